@@ -1,1 +1,1 @@
-
+"""The console script ``fleet``: the one part of the core that may touch the edge."""

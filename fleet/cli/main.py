@@ -1,0 +1,128 @@
+"""``fleet``: what can be said without touching a machine, and the guarded way to run a deploy."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+
+import click
+
+from fleet import __version__
+from fleet.findings import Finding, FleetError, as_json, errors
+
+EXIT_CLEAN, EXIT_ERRORS, EXIT_UNREADABLE = 0, 1, 2
+
+
+class _Group(click.Group):
+    """Turns findings into lines and true exit codes; no traceback reaches a user for anything a user can cause."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FleetError as exc:
+            show(exc.findings)
+            ctx.exit(EXIT_UNREADABLE)
+        except BrokenPipeError:
+            ctx.exit(EXIT_CLEAN)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fleet")
+def main() -> None:
+    """From a list of bare machines to a running, checked, upgradable vLLM service."""
+
+
+def show(findings: Iterable[Finding]) -> None:
+    """Findings as lines on standard error; colour only on a terminal, the word says it too."""
+    for finding in sorted(findings, key=lambda f: f.severity != "error"):
+        colour = "red" if finding.severity == "error" else "yellow"
+        head, _, rest = finding.line().partition(": ")
+        click.echo(f"{click.style(head, fg=colour, bold=True)}: {rest}", err=True)
+
+
+@main.command()
+@click.argument("inventory")
+@click.option("--json", "json_output", is_flag=True, help="Findings as JSON on standard output.")
+def check(inventory: str, json_output: bool) -> None:
+    """Say what is wrong with INVENTORY and its recipe, without touching a machine.
+
+    Exit code 0: clean, or warnings only. 1: errors. 2: cannot be read.
+    """
+    from fleet.check import check_plan
+    from fleet.cli.load import plan_of
+
+    try:
+        plan = plan_of(inventory)
+        findings = check_plan(plan)
+        code = EXIT_ERRORS if errors(findings) else EXIT_CLEAN
+    except FleetError as exc:
+        plan, findings, code = None, exc.findings, EXIT_UNREADABLE
+        if all(f.rule.startswith("PLAN-") for f in findings):
+            code = EXIT_ERRORS
+    if json_output:
+        click.echo(json.dumps({"inventory": inventory, "findings": as_json(findings)}, indent=1))
+    else:
+        show(findings)
+        if plan is not None:
+            click.echo(summary(inventory, findings))
+    sys.exit(code)
+
+
+def summary(inventory: str, findings: Iterable[Finding]) -> str:
+    """``clean``, or how many of what."""
+    found = list(findings)
+    bad = len(errors(found))
+    rest = len(found) - bad
+    words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
+    return f"{inventory}: " + (", ".join(words) or "clean")
+
+
+@main.command()
+@click.argument("inventory")
+@click.option("--host", "only", help="Only this host.")
+@click.option("--json", "json_output", is_flag=True, help="The plan as JSON, a stable interface for scripts.")
+def render(inventory: str, only: str | None, json_output: bool) -> None:
+    """Print what would run where: for each unit the script an engineer would have typed."""
+    from fleet import yamlfile
+    from fleet.cli.load import plan_of
+    from fleet.findings import error
+    from fleet.render import as_data, typed
+
+    plan = plan_of(inventory)
+    names = [node.name for node in plan.fleet.nodes]
+    if only is not None and only not in names:
+        mend = yamlfile.nearest(only, names)
+        raise FleetError(error("INV-HOST", inventory, f"there is no host {only}", mend))
+    if json_output:
+        data = as_data(plan)
+        if only:
+            data["hosts"] = {only: data["hosts"][only]}
+        click.echo(json.dumps(data, indent=1, ensure_ascii=False))
+        return
+    for node in plan.fleet.nodes:
+        if only in (None, node.name):
+            for unit in plan.units_of(node.name):
+                click.echo(click.style(f"# ---- {unit.at} ({unit.role}, {unit.runtime})", bold=True))
+                if unit.image:
+                    click.echo(f"# in {unit.image}")
+                click.echo(typed(unit, node.address).split("\n", 3)[3])
+    click.echo("# start order: " + "; then ".join(", ".join(stage) for stage in plan.start_order))
+
+
+def _register() -> None:
+    """Commands that live in modules of their own."""
+    from fleet.cli.run import run
+
+    main.add_command(run)
+    try:
+        from fleet.cli.lab import lab
+    except ImportError:  # the lab is left out of an installation without the repository
+        return
+    main.add_command(lab)
+
+
+_register()
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+"""placeholder"""
+import click
+@click.command()
+def run() -> None: ...

@@ -1,0 +1,213 @@
+"""An instance's units: the command line and environment of each of its hosts.
+
+Everything derived is derived here: headless, ranks, addresses, ports, engine ids, both sides of the
+key-value transfer, device lists.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fleet import engine
+from fleet.inventory import Node
+from fleet.plan import RAY_PORT, Instance, Member, Unit, open_interface, platform_of
+from fleet.recipe import Argument, Recipe, Role
+
+# Above the drain: the workers' own exit took up to 35 s on a loaded machine.
+STOP_MARGIN_SECONDS = 60
+
+
+def engine_units(recipe: Recipe, instance: Instance, instances: tuple[Instance, ...]) -> tuple[Unit, ...]:
+    """All units of one instance, in the order of its hosts."""
+    units: list[Unit] = []
+    ray = instance.spec.executor == "ray" and len(instance.members) > 1
+    for position, member in enumerate(instance.members):
+        if ray:
+            units.append(_ray_unit(recipe, instance, member, position == 0))
+        if not ray or position == 0:
+            units.append(_engine_unit(recipe, instance, instances, member, position == 0, ray))
+    return tuple(units)
+
+
+def words(args: Mapping[str, Argument]) -> list[str]:
+    """Arguments as command-line words: true is a flag, false its negation, a mapping is JSON."""
+    result: list[str] = []
+    for name, value in args.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            result.append(flag)
+        elif value is False:
+            result.append("--no-" + flag[2:])
+        elif isinstance(value, dict):
+            result += [flag, as_json(value)]
+        elif isinstance(value, list):
+            result += [flag, *(v if isinstance(v, str) else as_json(v) for v in value)]
+        elif value is not None:
+            result += [flag, str(value)]
+    return result
+
+
+def as_json(value: Any) -> str:
+    """JSON without spaces, keys as written."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _engine_unit(
+    recipe: Recipe, instance: Instance, instances: tuple[Instance, ...], member: Member, head: bool, ray: bool
+) -> Unit:
+    spec = instance.spec
+    argv = ["vllm", "serve", recipe.model.name]
+    argv += _listen(spec, member.node)
+    argv += _parallel(recipe, instance, member, head)
+    argv += words(engine.args_of(recipe.engine.version, recipe.model, spec))
+    if recipe.model.quantization:
+        argv += ["--quantization", recipe.model.quantization]
+    if recipe.model.served_name:
+        argv += ["--served-model-name", recipe.model.served_name]
+    if recipe.drain_seconds and engine.exists("shutdown-timeout", recipe.engine.version):
+        argv += ["--shutdown-timeout", str(recipe.drain_seconds)]
+    argv += _kv_transfer(recipe, instance, instances)
+    base = _base_unit(recipe, instance, member)
+    ports = {"api": instance.api_port}
+    if len(instance.members) > 1 and not ray:
+        ports = ({"api": instance.api_port} if head else {}) | ({"rpc": instance.rpc_port} if head else {})
+    elif _is_distributed(recipe, instance) and spec.data_parallel_size > 1:
+        ports["rpc"] = instance.rpc_port
+    if instance.kv_port is not None:
+        ports["kv"] = instance.kv_port
+    needs = (f"vllm-ray-{instance.name}",) if ray else ()
+    return Unit(
+        name=f"vllm-{instance.name}", role=instance.role, kind="engine", argv=tuple(argv), ports=ports, needs=needs, **base
+    )
+
+
+def _ray_unit(recipe: Recipe, instance: Instance, member: Member, head: bool) -> Unit:
+    argv = ["ray", "start"]
+    argv += ["--head", f"--port={RAY_PORT}"] if head else [f"--address={instance.head.address}:{RAY_PORT}"]
+    argv += [f"--node-ip-address={member.node.address}", "--include-dashboard=false"] if head else [
+        f"--node-ip-address={member.node.address}"
+    ]
+    argv += ["--disable-usage-stats", "--block"] if head else ["--block"]
+    return Unit(
+        name=f"vllm-ray-{instance.name}",
+        role="ray-head" if head else "ray-worker",
+        kind="ray",
+        argv=tuple(argv),
+        ports={"ray": RAY_PORT} if head else {},
+        **_base_unit(recipe, instance, member),
+    )
+
+
+def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, Any]:
+    """What the units of one host of an instance share."""
+    platform, node = platform_of(recipe), member.node
+    settings = node.settings
+    runtime = settings.runtime or recipe.runtime or platform.runtime
+    docker = runtime == "docker"
+    mounts = platform.mounts + (platform.cluster_mounts if _is_distributed(recipe, instance) else ())
+    mounts += (f"{settings.weights_dir}:{settings.weights_dir}:ro",)
+    mounts += tuple(m if ":" in m else f"{m}:{m}" for m in settings.mounts)
+    return {
+        "host": node.name,
+        "instance": instance.name,
+        "runtime": runtime,
+        "env": _env(recipe, instance, member),
+        "image": image_of(recipe, node) if docker else None,
+        "devices": platform.devices(member.devices),
+        "docker_options": platform.docker_options(member.devices) if docker else (),
+        "mounts": mounts if docker else (),
+        "workdir": settings.weights_dir,
+        "setup_files": platform.setup_files,
+        "shm_size": recipe.shm_size,
+        "venv": None if docker else settings.venv,
+        "stop_seconds": recipe.drain_seconds + STOP_MARGIN_SECONDS,
+        "limits": platform.limits if settings.raise_limits else {},
+    }
+
+
+def image_of(recipe: Recipe, node: Node) -> str:
+    """The image's name, through the host's registry mirror if it has one."""
+    image = node.settings.image or platform_of(recipe).image(recipe.engine) or ""
+    mirror = node.settings.registry_mirror
+    return f"{mirror.rstrip('/')}/{image}" if mirror and not node.settings.image else image
+
+
+def _is_distributed(recipe: Recipe, instance: Instance) -> bool:
+    """Whether the instance talks to other hosts: over several of them, or to its transfer peers."""
+    return len(instance.members) > 1 or recipe.kv_transfer is not None
+
+
+def _listen(spec: Role, node: Node) -> list[str]:
+    host = node.settings.api_host or spec.host
+    return (["--host", host] if host else []) + (["--port", str(spec.port)] if spec.port else [])
+
+
+def _parallel(recipe: Recipe, instance: Instance, member: Member, head: bool) -> list[str]:
+    spec = instance.spec
+    argv: list[str] = [] if head else ["--headless"]
+    if spec.wrote("tensor_parallel_size"):
+        argv += ["--tensor-parallel-size", str(spec.tensor_parallel_size)]
+    if spec.wrote("pipeline_parallel_size"):
+        argv += ["--pipeline-parallel-size", str(spec.pipeline_parallel_size)]
+    if spec.wrote("data_parallel_size"):
+        argv += ["--data-parallel-size", str(spec.data_parallel_size)]
+    if spec.data_parallel_size > 1 and _is_distributed(recipe, instance) and spec.executor != "ray":
+        argv += ["--data-parallel-size-local", str(member.local_size)]
+        if member.start_rank or engine.start_rank_zero_is_harmless(recipe.engine.version):
+            argv += ["--data-parallel-start-rank", str(member.start_rank)]
+        argv += ["--data-parallel-address", instance.head.address]
+        argv += ["--data-parallel-rpc-port", str(instance.rpc_port)]
+    if spec.executor:
+        argv += ["--distributed-executor-backend", spec.executor]
+    return argv
+
+
+def _env(recipe: Recipe, instance: Instance, member: Member) -> dict[str, str]:
+    node, platform = member.node, platform_of(recipe)
+    env: dict[str, str] = {}
+    if _is_distributed(recipe, instance):
+        env |= platform.network_env(node.address, open_interface(node.address))
+    if instance.spec.executor == "ray":
+        env |= platform.ray_env(member.devices)
+    if recipe.kv_transfer and recipe.kv_transfer.connector == "NixlConnector":
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = node.address
+        env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(instance.kv_port)
+    if engine.reads_ready_timeout(recipe.engine.version):
+        env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(recipe.start_timeout_seconds)
+    env |= {k: _text(v) for k, v in instance.spec.env.items() if v is not None}
+    return env | {k: _text(v) for k, v in node.settings.env.items()}
+
+
+def _text(value: bool | int | float | str) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kv_transfer(recipe: Recipe, instance: Instance, instances: tuple[Instance, ...]) -> list[str]:
+    transfer = recipe.kv_transfer
+    if transfer is None:
+        return []
+    block: dict[str, Any] = {"kv_connector": transfer.connector}
+    if transfer.connector == "NixlConnector":
+        # The connector ignores the role (vLLM's NixlConnector guide); both is what its examples give.
+        block |= {"kv_role": "kv_both", **transfer.config}
+        if transfer.extra:
+            block["kv_connector_extra_config"] = transfer.extra
+        return ["--kv-transfer-config", as_json(block)]
+    block["kv_role"] = "kv_producer" if instance.role == "prefill" else "kv_consumer"
+    block["kv_port"] = str(instance.kv_port)
+    block["engine_id"] = instance.engine_id
+    module = engine.mooncake_module(recipe.engine.version)
+    if module:
+        block["kv_connector_module_path"] = module
+    sizes = {
+        name: {
+            "dp_size": recipe.roles[name].data_parallel_size,
+            "tp_size": recipe.roles[name].tensor_parallel_size,
+        }
+        for name in ("prefill", "decode")
+    }
+    block |= transfer.config
+    block["kv_connector_extra_config"] = {**transfer.extra, **sizes}
+    return ["--kv-transfer-config", as_json(block)]

@@ -1,0 +1,207 @@
+"""The inventory as the core sees it: hosts, their roles, and what was written about each.
+
+``fleet.cli.load`` and ``tasks`` read the file through pyinfra's own loader and hand plain data to ``build``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from fleet import yamlfile
+from fleet.findings import Finding, FleetError, error
+from fleet.recipe import PlatformName, Port
+
+ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
+ENGINE_ROLES = ("serve", "prefill", "decode", "ray-head", "ray-worker")
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
+_INTERFACE = re.compile(r"[A-Za-z0-9._:-]{1,15}\Z")
+
+
+class Settings(BaseModel):
+    """What an inventory may say of a host, beside pyinfra's own ``ssh_*`` and ``_*`` keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    recipe: str
+    address: str | None = None
+    interface: str | None = None
+    platform: PlatformName | None = None
+    devices: int | None = Field(None, ge=1, le=64, strict=True)
+    weights_dir: str = "/mnt/models"
+    runtime: Literal["docker", "native"] | None = None
+    venv: str = "/opt/vllm"
+    router_venv: str = "/opt/vllm-router"
+    engine_version: str | None = None
+    image: str | None = None
+    registry_mirror: str | None = None
+    mounts: list[str] = []
+    env: dict[str, str | int | float | bool] = {}
+    api_host: str | None = None
+    proxy_port: Port | None = None
+    raise_limits: bool = True
+    start_timeout_seconds: int | None = Field(None, ge=30, le=14400, strict=True)
+
+    @field_validator("weights_dir", "venv", "router_venv")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not re.match(r"/[^\s'\"$`\\:]*\Z", value) or ".." in value.split("/"):
+            raise ValueError(f"{value!r} is no plain absolute path; write it from / on, without spaces or quotes")
+        return value.rstrip("/") or "/"
+
+    @field_validator("interface")
+    @classmethod
+    def _is_interface(cls, value: str | None) -> str | None:
+        if value is not None and not _INTERFACE.match(value):
+            raise ValueError(f"{value!r} is no interface name; leave it out, it is found from the address")
+        return value
+
+    @field_validator("mounts")
+    @classmethod
+    def _are_mounts(cls, value: list[str]) -> list[str]:
+        for item in value:
+            if not re.match(r"/[^\s:]*(:/[^\s:]*(:r[ow])?)?\Z", item):
+                raise ValueError(f"{item!r} is no mount; write /path, /path:/inside or /path:/inside:ro")
+        return value
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host: ``address`` is where its peers and clients reach it."""
+
+    name: str
+    address: str
+    roles: tuple[str, ...]
+    settings: Settings = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All hosts in inventory order, and the order in which each role lists its own."""
+
+    source: str
+    nodes: tuple[Node, ...]
+    groups: dict[str, tuple[str, ...]]
+
+    def node(self, name: str) -> Node:
+        return next(n for n in self.nodes if n.name == name)
+
+    def of(self, role: str) -> tuple[Node, ...]:
+        """The hosts of a role, in the order the inventory gives."""
+        by_name = {n.name: n for n in self.nodes}
+        return tuple(by_name[name] for name in self.groups.get(role, ()))
+
+    @property
+    def recipe(self) -> str:
+        return self.nodes[0].settings.recipe
+
+
+def role_of_group(group: str) -> str | None:
+    """The role that a group stands for: names in Python files have _ where roles have -."""
+    role = group.replace("_", "-")
+    return role if role in ROLES else None
+
+
+def build(source: str, groups: dict[str, list[str]], data: dict[str, dict[str, Any]]) -> Fleet:
+    """The fleet of an inventory.
+
+    ``groups`` maps each group to its host names in order, ``data`` each host to its merged data. A FleetError
+    carries every fault found, before any host is reached.
+    """
+    findings: list[Finding] = []
+    if not data:
+        mend = "write a list of host names, such as serve = ['10.0.0.11']"
+        raise FleetError(error("INV-EMPTY", source, "the inventory has no hosts", mend))
+    roles = {role: hosts for group, hosts in groups.items() if (role := role_of_group(group)) and hosts}
+    if not roles:
+        mend = "name a group after a role: " + ", ".join(r.replace("-", "_") for r in ROLES)
+        raise FleetError(error("INV-ROLE", source, "no group of the inventory is a role", mend))
+    members = {h for hosts in roles.values() for h in hosts}
+    findings += _strays(source, [name for name in data if name not in members], groups)
+    nodes = []
+    for name in data:
+        if name not in members:
+            continue
+        its_roles = tuple(role for role in ROLES if name in roles.get(role, ()))
+        node = _node(source, name, its_roles, data[name], findings)
+        if node:
+            nodes.append(node)
+    findings += _together(source, nodes)
+    if findings:
+        raise FleetError(*findings)
+    return Fleet(source, tuple(nodes), {r: tuple(dict.fromkeys(h)) for r, h in roles.items()})
+
+
+def _strays(source: str, names: list[str], groups: dict[str, list[str]]) -> list[Finding]:
+    """Hosts that no role holds: most often a group with a misspelt name."""
+    findings = []
+    for name in names:
+        its_groups = [g for g, hosts in groups.items() if name in hosts and g != "all"] or ["all"]
+        mend = yamlfile.nearest(its_groups[0], [r.replace("-", "_") for r in ROLES])
+        what = f"host {name} is in no role"
+        findings.append(error("INV-ROLE", f"{source} {its_groups[0]}", what, f"{mend} as the group's name"))
+    return findings
+
+
+def _node(
+    source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], findings: list[Finding]
+) -> Node | None:
+    where = f"{source} {name}"
+    if not _NAME.match(name):
+        mend = "use letters, digits, dots and dashes"
+        findings.append(error("INV-NAME", f"{source} {name!r}", "this is no host name", mend))
+        return None
+    given = {k: v for k, v in data.items() if not k.startswith(("ssh_", "_"))}
+    known = list(Settings.model_fields)
+    for key in [k for k in given if k not in known]:
+        findings.append(error("INV-KEY", where, f"unknown key {key}", yamlfile.nearest(key, known)))
+        del given[key]
+    if "recipe" not in given:
+        mend = "add recipe = '...' to group_data/<inventory>.py"
+        findings.append(error("INV-RECIPE", where, "recipe is missing", mend))
+        return None
+    try:
+        settings = Settings.model_validate(given)
+    except ValidationError as exc:
+        for item in exc.errors(include_url=False):
+            what, _, mend = item["msg"].removeprefix("Value error, ").partition("; ")
+            key = ".".join(str(p) for p in item["loc"])
+            what = what if mend else f"{what[0].lower()}{what[1:]}, not {item.get('input')!r}"
+            findings.append(error("INV-KEY", f"{where} {key}", what, mend or "mend the value"))
+        return None
+    address = settings.address or data.get("ssh_hostname") or name
+    try:
+        parsed = ipaddress.ip_address(str(address))
+    except ValueError:
+        why = "the peers' command lines need an address, and names may differ between machines"
+        what = f"{address!r} is no IP address"
+        findings.append(error("INV-ADDRESS", where, what, "add address = '10.0.0.11' to the host's data", why))
+        return None
+    if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast:
+        what = f"{parsed} cannot be reached by other hosts"
+        findings.append(error("INV-ADDRESS", where, what, "give the address of the service network"))
+        return None
+    port = data.get("ssh_port")
+    if port is not None and not (isinstance(port, int) and 1 <= port <= 65535):
+        findings.append(error("INV-KEY", f"{where} ssh_port", f"{port!r} is no port", "give 1 to 65535"))
+    return Node(name, str(parsed), roles, settings)
+
+
+def _together(source: str, nodes: list[Node]) -> list[Finding]:
+    """What must hold between hosts: addresses differ, the recipe is one."""
+    findings = []
+    by_address: dict[str, str] = {}
+    for node in nodes:
+        other = by_address.setdefault(node.address, node.name)
+        if other != node.name:
+            what = f"{node.name} and {other} have the same address {node.address}"
+            findings.append(error("INV-ADDRESS", source, what, "give each host its own"))
+    recipes = sorted({node.settings.recipe for node in nodes})
+    if len(recipes) > 1:
+        what = f"hosts name different recipes: {', '.join(recipes)}"
+        findings.append(error("INV-RECIPE", source, what, "give the whole inventory one recipe"))
+    return findings

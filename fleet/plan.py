@@ -1,0 +1,347 @@
+"""From an inventory and a recipe to a plan: which host runs which ranks, and in which order things start.
+
+Nothing here depends on a machine, a clock or the order of a dictionary: the same two files give the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from fleet.findings import Finding, FleetError, error
+from fleet.inventory import Fleet, Node
+from fleet.platforms import PLATFORMS, Platform
+from fleet.recipe import Recipe, Role, RoleName
+
+DEFAULT_API_PORT = 8000
+RAY_PORT = 6379
+# Handshake ports of one instance lie in [kv_port, kv_port + world size); instances are spaced at least this far.
+KV_PORT_STRIDE = 100
+
+Kind = Literal["engine", "proxy", "ray"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One host of an instance: the data-parallel ranks ``[start_rank, start_rank + local_size)``."""
+
+    node: Node
+    start_rank: int
+    local_size: int
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The hosts that form one vLLM server: the unit of restart, drain and rollback."""
+
+    name: str
+    role: RoleName
+    index: int  # over all instances of the plan: engine ids and port offsets follow from it
+    spec: Role
+    members: tuple[Member, ...]
+    api_port: int
+    rpc_port: int
+    kv_port: int | None
+
+    @property
+    def head(self) -> Node:
+        return self.members[0].node
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.head.address}:{self.api_port}"
+
+    @property
+    def engine_id(self) -> str:
+        return str(self.index)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One systemd service on one host. ``argv`` is the program's own command, whatever wraps it."""
+
+    name: str
+    host: str
+    role: str
+    instance: str
+    kind: Kind
+    runtime: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    image: str | None = None
+    devices: tuple[str, ...] = ()
+    docker_options: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    ports: Mapping[str, int] = field(default_factory=dict)
+    workdir: str = "/"
+    setup_files: tuple[str, ...] = ()
+    shm_size: str = "1g"
+    venv: str | None = None
+    stop_seconds: int = 60
+    limits: Mapping[str, str] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()  # units of the same host that must run first
+    config: str | None = None  # a template under files/ that the unit reads
+
+    @property
+    def at(self) -> str:
+        return f"{self.name}@{self.host}"
+
+    def with_interface(self, address: str, name: str) -> Unit:
+        """The unit with the interface's name in the place that the plan leaves open."""
+        marker = open_interface(address)
+        env = {key: value.replace(marker, name) for key, value in self.env.items()}
+        return replace(self, env=env)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that follows from an inventory and its recipe."""
+
+    fleet: Fleet
+    recipe: Recipe
+    instances: tuple[Instance, ...]
+    units: tuple[Unit, ...]
+    start_order: tuple[tuple[str, ...], ...]
+
+    def units_of(self, host: str) -> tuple[Unit, ...]:
+        return tuple(u for u in self.units if u.host == host)
+
+    def instance(self, name: str) -> Instance | None:
+        return next((i for i in self.instances if i.name == name), None)
+
+    def of_role(self, role: str) -> tuple[Instance, ...]:
+        return tuple(i for i in self.instances if i.role == role)
+
+    @property
+    def served_name(self) -> str:
+        return self.recipe.model.served_name or self.recipe.model.name
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Addresses that clients use: the proxies, or the instances where there is none."""
+        proxies = [u for u in self.units if u.kind == "proxy"]
+        if proxies:
+            return tuple(f"http://{self.fleet.node(u.host).address}:{u.ports['api']}" for u in proxies)
+        return tuple(i.url for i in self.instances)
+
+
+def open_interface(address: str) -> str:
+    """What stands for an interface's name until the host says which one carries the address."""
+    return f"<interface of {address}>"
+
+
+def plan(fleet: Fleet, recipe: Recipe) -> Plan:
+    """Lay the recipe's roles over the fleet's hosts; a FleetError carries every reason why it does not fit."""
+    from fleet.command import engine_units  # the two modules know each other's data
+    from fleet.routing import proxy_units
+
+    recipe = _with_engine_version(fleet, recipe)
+    instances = _instances(fleet, recipe)
+    units = tuple(u for i in instances for u in engine_units(recipe, i, instances))
+    units += proxy_units(fleet, recipe, instances)
+    _refuse_shared_ports(fleet, units)
+    return Plan(fleet, recipe, instances, units, _start_order(units))
+
+
+def platform_of(recipe: Recipe) -> Platform:
+    return PLATFORMS[recipe.platform]
+
+
+def _with_engine_version(fleet: Fleet, recipe: Recipe) -> Recipe:
+    """The recipe with the version that the inventory asks for instead of its own."""
+    wanted = {n.settings.engine_version for n in fleet.nodes if n.settings.engine_version}
+    if not wanted:
+        return recipe
+    if len(wanted) > 1:
+        what = f"hosts ask for different engine versions: {', '.join(sorted(wanted))}"
+        raise FleetError(error("INV-VERSION", fleet.source, what, "give the whole inventory one engine_version"))
+    update: dict[str, Any] = {"vllm": wanted.pop()}
+    engine = type(recipe.engine).model_validate({**recipe.engine.model_dump(exclude_none=True), **update})
+    return recipe.model_copy(update={"engine": engine})
+
+
+def _instances(fleet: Fleet, recipe: Recipe) -> tuple[Instance, ...]:
+    findings: list[Finding] = []
+    findings += _role_mismatch(fleet, recipe)
+    findings += _platform_mismatch(fleet, recipe)
+    if findings:
+        raise FleetError(*findings)
+    shaped: list[tuple[RoleName, Role, list[tuple[Member, ...]]]] = []
+    for name in ("serve", "prefill", "decode"):
+        if name not in recipe.roles:
+            continue
+        role = recipe.role(name)
+        try:
+            shaped.append((name, role, _members(fleet, recipe, name, role)))
+        except FleetError as exc:
+            findings += exc.findings
+    if findings:
+        raise FleetError(*findings)
+    stride = _kv_stride(role for _, role, _ in shaped)
+    instances: list[Instance] = []
+    for name, role, groups in shaped:
+        for number, members in enumerate(groups):
+            index = len(instances)
+            kv_base = recipe.kv_transfer and (recipe.kv_transfer.port or 5600)
+            instances.append(
+                Instance(
+                    name=f"{name}-{number}",
+                    role=name,
+                    index=index,
+                    spec=role,
+                    members=members,
+                    api_port=role.port or DEFAULT_API_PORT,
+                    rpc_port=role.rpc_port + index,
+                    kv_port=kv_base + stride * index if kv_base else None,
+                )
+            )
+    return tuple(instances)
+
+
+def _kv_stride(roles: Iterable[Role]) -> int:
+    largest = max((role.world_size for role in roles), default=1)
+    return max(KV_PORT_STRIDE, math.ceil(largest / KV_PORT_STRIDE) * KV_PORT_STRIDE)
+
+
+def _hosts_of(fleet: Fleet, role: RoleName) -> tuple[Node, ...]:
+    """The hosts of a role, heads first where Ray's groups say who is one."""
+    if role != "serve":
+        return fleet.of(role)
+    return fleet.of("serve") or fleet.of("ray-head") + fleet.of("ray-worker")
+
+
+def _role_mismatch(fleet: Fleet, recipe: Recipe) -> list[Finding]:
+    findings = []
+    for role in recipe.roles:
+        if not _hosts_of(fleet, role):
+            what = f"recipe {fleet.recipe} needs hosts with the role {role}, the inventory has none"
+            findings.append(error("PLAN-ROLE", fleet.source, what, f"add the group {role} = [...]"))
+    allowed = {*recipe.roles, "proxy"}
+    if any(r.executor == "ray" for r in recipe.roles.values()):
+        allowed |= {"ray-head", "ray-worker"}
+    for group in fleet.groups:
+        if group not in allowed:
+            what = f"recipe {fleet.recipe} has nothing for the role {group} to do"
+            mend = "use the roles of the recipe: " + ", ".join(sorted(recipe.roles))
+            findings.append(error("PLAN-ROLE", f"{fleet.source} {group}", what, mend))
+    engines = [n for n in fleet.nodes if set(n.roles) - {"proxy"}]
+    for node in engines:
+        both = [r for r in node.roles if r != "proxy"]
+        if len(both) > 1:
+            what = f"{node.name} has the roles {' and '.join(both)}, which would share its devices"
+            findings.append(error("PLAN-ROLE", fleet.source, what, "give each host one of them"))
+    return findings
+
+
+def _platform_mismatch(fleet: Fleet, recipe: Recipe) -> list[Finding]:
+    findings = []
+    for node in fleet.nodes:
+        given = node.settings.platform
+        if given and given != recipe.platform:
+            what = f"host is {given}, recipe {fleet.recipe} is for {recipe.platform}"
+            mend = "choose a recipe for this machine family, or mend platform"
+            findings.append(error("PLAN-PLATFORM", f"{fleet.source} {node.name}", what, mend))
+    return findings
+
+
+def _members(fleet: Fleet, recipe: Recipe, name: RoleName, role: Role) -> list[tuple[Member, ...]]:
+    """Cut the role's hosts, in inventory order, into instances."""
+    hosts = _hosts_of(fleet, name)
+    where = f"{fleet.source} {name}"
+    counts = {_devices_of(node, recipe) for node in hosts}
+    if len(counts) > 1:
+        what = f"hosts of one role have different numbers of devices: {sorted(counts)}"
+        raise FleetError(error("PLAN-DEVICES", where, what, "split them into roles or inventories"))
+    per_host = counts.pop()
+    needed, ranks = _shape(role, per_host, where)
+    over = len(hosts) % needed
+    if over:
+        what = f"{len(hosts)} hosts do not divide into instances of {needed}"
+        mend = f"add {needed - over} or take {over} away"
+        why = f"{role.world_size} devices an instance, {per_host} a host"
+        raise FleetError(error("PLAN-HOSTS", where, what, mend, why))
+    if role.executor == "ray" and fleet.groups.get("ray-head"):
+        hosts = _ray_order(fleet, needed, where)
+    groups = [hosts[i : i + needed] for i in range(0, len(hosts), needed)]
+    share = role.tensor_parallel_size * role.pipeline_parallel_size
+    used = role.world_size // needed if needed > 1 else ranks * share
+    return [
+        tuple(Member(node, i * ranks, ranks, tuple(range(used))) for i, node in enumerate(group))
+        for group in groups
+    ]
+
+
+def _ray_order(fleet: Fleet, needed: int, where: str) -> tuple[Node, ...]:
+    """One head and its workers, instance after instance."""
+    heads, workers = fleet.of("ray-head"), fleet.of("ray-worker")
+    if len(workers) != len(heads) * (needed - 1):
+        what = f"{len(heads)} ray_head and {len(workers)} ray_worker hosts do not make instances of {needed}"
+        raise FleetError(error("PLAN-HOSTS", where, what, f"give each head {needed - 1} workers"))
+    ordered: list[Node] = []
+    for i, head in enumerate(heads):
+        ordered += [head, *workers[i * (needed - 1) : (i + 1) * (needed - 1)]]
+    return tuple(ordered)
+
+
+def _devices_of(node: Node, recipe: Recipe) -> int:
+    return node.settings.devices or platform_of(recipe).devices_per_host
+
+
+def _shape(role: Role, per_host: int, where: str) -> tuple[int, int]:
+    """(hosts of one instance, data-parallel ranks on each)."""
+    share = role.tensor_parallel_size * role.pipeline_parallel_size
+    if role.executor == "ray":
+        hosts = math.ceil(role.world_size / per_host)
+        if hosts > 1 and role.world_size % per_host:
+            what = f"{role.world_size} devices do not fill whole hosts of {per_host}"
+            raise FleetError(error("PLAN-DEVICES", where, what, "choose sizes whose product is a multiple of it"))
+        return hosts, role.data_parallel_size
+    if share > per_host:
+        what = f"tensor x pipeline size {share} is more than the {per_host} devices of a host"
+        mend = "lower tensor_parallel_size, or set executor: ray to span hosts"
+        raise FleetError(error("PLAN-DEVICES", where, what, mend))
+    ranks = min(per_host // share, role.data_parallel_size)
+    if role.data_parallel_size % ranks:
+        what = f"data_parallel_size {role.data_parallel_size} does not divide into {ranks} ranks a host"
+        why = f"{per_host} devices a host, {share} a rank"
+        mend = f"make data_parallel_size a multiple of {ranks}"
+        raise FleetError(error("PLAN-DEVICES", where, what, mend, why))
+    return role.data_parallel_size // ranks, ranks
+
+
+def _refuse_shared_ports(fleet: Fleet, units: tuple[Unit, ...]) -> None:
+    """Two units of one host must not want one port."""
+    findings = []
+    taken: dict[tuple[str, int], Unit] = {}
+    for unit in units:
+        for purpose, port in unit.ports.items():
+            if port > 65535:
+                what = f"{unit.name} would need port {port} for {purpose}"
+                findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, "lower the base port"))
+                continue
+            other = taken.setdefault((unit.host, port), unit)
+            if other is not unit:
+                what = f"{unit.name} and {other.name} both want port {port}"
+                mend = "give one of them another port (proxy.port or port of the role in the recipe)"
+                findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, mend))
+    if findings:
+        raise FleetError(*findings)
+
+
+def _start_order(units: tuple[Unit, ...]) -> tuple[tuple[str, ...], ...]:
+    """Ray heads, Ray workers, ranks without an API, heads, proxies: each stage after the one before it."""
+
+    def stage(unit: Unit) -> int:
+        if unit.kind == "ray":
+            return 0 if unit.role == "ray-head" else 1
+        if unit.kind == "engine":
+            return 2 if "--headless" in unit.argv else 3
+        return 4
+
+    stages: dict[int, list[str]] = {}
+    for unit in units:
+        stages.setdefault(stage(unit), []).append(unit.at)
+    return tuple(tuple(stages[key]) for key in sorted(stages))

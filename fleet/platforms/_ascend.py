@@ -1,0 +1,48 @@
+"""What Atlas A2 and A3 share.
+
+Devices, mounts and environment: vllm-ascend's Qwen3-235B-A22B tutorial and its multi-node guide, which adds
+/etc/hccn.conf. HCCL reads HCCL_SOCKET_IFNAME as a list of prefixes; a leading = makes it one exact name
+(HCCL environment reference). GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME are exact names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ALWAYS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
+
+MOUNTS = (
+    "/usr/local/dcmi:/usr/local/dcmi",
+    "/usr/local/Ascend/driver/tools/hccn_tool:/usr/local/Ascend/driver/tools/hccn_tool",
+    "/usr/local/bin/npu-smi:/usr/local/bin/npu-smi",
+    "/usr/local/Ascend/driver/lib64/:/usr/local/Ascend/driver/lib64/",
+    "/usr/local/Ascend/driver/version.info:/usr/local/Ascend/driver/version.info",
+    "/etc/ascend_install.info:/etc/ascend_install.info",
+)
+CLUSTER_MOUNTS = ("/etc/hccn.conf:/etc/hccn.conf",)
+SETUP_FILES = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/nnal/atb/set_env.sh")
+LIMITS = {"LimitMEMLOCK": "infinity", "LimitNOFILE": "1048576"}
+
+
+def devices(indices: Sequence[int]) -> tuple[str, ...]:
+    """Device nodes of the given NPUs (of dies, on A3)."""
+    return tuple(f"/dev/davinci{i}" for i in indices) + ALWAYS
+
+
+def network_env(address: str, interface: str) -> dict[str, str]:
+    """Variables that bind HCCL, Gloo and the engine to one interface of the host."""
+    return {
+        "HCCL_IF_IP": address,
+        "GLOO_SOCKET_IFNAME": interface,
+        "TP_SOCKET_IFNAME": interface,
+        "HCCL_SOCKET_IFNAME": f"={interface}",
+        "VLLM_HOST_IP": address,
+    }
+
+
+def ray_env(indices: Sequence[int]) -> dict[str, str]:
+    """What must stand in the environment before ``ray start`` (vllm-ascend's Ray guide)."""
+    return {
+        "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
+        "ASCEND_RT_VISIBLE_DEVICES": ",".join(str(i) for i in indices),
+    }

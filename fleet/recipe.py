@@ -1,0 +1,298 @@
+"""A recipe: one model on one shape of fleet, as a person writes it.
+
+A person writes each number once; ``fleet.plan`` derives what follows from it. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from packaging.version import InvalidVersion, Version
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fleet import FILES, yamlfile
+from fleet.findings import FleetError, error
+
+PlatformName = Literal["ascend-a2", "ascend-a3", "nvidia", "cpu"]
+RoleName = Literal["serve", "prefill", "decode"]
+Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
+Size = Annotated[int, Field(ge=1, le=4096, strict=True)]
+Scalar = bool | int | float | str
+Argument = Scalar | dict[str, Any] | list[Any] | None
+
+# Arguments that the planner derives: typed again they could contradict it.
+DERIVED = {
+    "host": "host",
+    "port": "port",
+    "headless": "the order of the hosts",
+    "tensor-parallel-size": "tensor_parallel_size",
+    "pipeline-parallel-size": "pipeline_parallel_size",
+    "data-parallel-size": "data_parallel_size",
+    "data-parallel-size-local": "data_parallel_size",
+    "data-parallel-start-rank": "data_parallel_size",
+    "data-parallel-rank": "data_parallel_size",
+    "data-parallel-address": "the inventory",
+    "data-parallel-rpc-port": "rpc_port",
+    "distributed-executor-backend": "executor",
+    "served-model-name": "model.served_name",
+    "quantization": "model.quantization",
+    "kv-transfer-config": "kv_transfer",
+    "shutdown-timeout": "drain_seconds",
+    "rope-scaling": "yarn",
+}
+SHORT_FORMS = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size"}
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL)", re.IGNORECASE)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*\Z")
+
+
+class Strict(BaseModel):
+    """Unknown keys refused, values frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Model(Strict):
+    """The weights: ``name`` is also their folder under the inventory's weights_dir."""
+
+    name: str
+    served_name: str | None = None
+    quantization: str | None = None
+    max_position_embeddings: Size | Annotated[int, Field(ge=1, le=10_000_000)]
+    rope_theta: float | None = None
+    original_max_position_embeddings: int | None = None
+    weights_gb: float | None = Field(None, gt=0)
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        if not _MODEL_NAME.match(value) or ".." in value:
+            raise ValueError(f"{value!r} is no model name; write it as organisation/name, without spaces")
+        return value
+
+
+class Engine(Strict):
+    """The engine's version, and the image if it is not the vendor's usual one."""
+
+    vllm: str
+    vllm_ascend: str | None = None
+    image: str | None = None
+
+    @field_validator("vllm", "vllm_ascend")
+    @classmethod
+    def _is_version(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            Version(value)
+        except InvalidVersion as exc:
+            raise ValueError(f"{value!r} is no version; write it like 0.13.0") from exc
+        return value
+
+    @field_validator("image")
+    @classmethod
+    def _is_image(cls, value: str | None) -> str | None:
+        if value is not None and (not value or value != value.strip() or any(c.isspace() for c in value)):
+            raise ValueError(f"{value!r} is no image name; write registry/name:tag or registry/name@sha256:...")
+        return value
+
+    @cached_property
+    def version(self) -> Version:
+        return Version(self.vllm)
+
+
+class Yarn(Strict):
+    """Context extension: positions are scaled by ``factor``."""
+
+    factor: float = Field(gt=1)
+
+
+def _check_env(env: dict[str, Any]) -> dict[str, Any]:
+    for name in env:
+        if not _ENV_NAME.match(name):
+            raise ValueError(f"{name!r} is no name of an environment variable; use letters, digits and _")
+        if _SECRET.search(name) and "TOKENIZER" not in name and "TOKENS" not in name:
+            raise ValueError(f"{name} looks like a secret; recipes are world-readable, keep it out of them")
+    return env
+
+
+def _check_args(args: dict[str, Any]) -> dict[str, Any]:
+    seen: dict[str, str] = {}
+    for name in args:
+        flag = name.replace("_", "-")
+        if not re.match(r"[a-z0-9][a-z0-9.-]*\Z", flag):
+            raise ValueError(f"{name!r} is no argument name; write it without dashes in front, in lower case")
+        flag = SHORT_FORMS.get(flag, flag)
+        if flag in DERIVED:
+            raise ValueError(f"{name} is derived; remove it, it follows from {DERIVED[flag]}")
+        if flag in seen:
+            raise ValueError(f"{name} repeats {seen[flag]}; keep one of them")
+        seen[flag] = name
+    for flag, name in seen.items():
+        if flag.startswith("no-") and flag[3:] in seen:
+            raise ValueError(f"{name} contradicts {seen[flag[3:]]}; keep one of them")
+    return args
+
+
+class Shared(Strict):
+    """Arguments and environment that every role of the recipe has."""
+
+    args: dict[str, Argument] = {}
+    env: dict[str, Scalar | None] = {}
+
+    _env = field_validator("env")(_check_env)
+    _args = field_validator("args")(_check_args)
+
+
+class Role(Shared):
+    """What one instance of a role runs. Sizes are those of the whole instance, over all its hosts."""
+
+    tensor_parallel_size: Size = 1
+    pipeline_parallel_size: Size = 1
+    data_parallel_size: Size = 1
+    executor: Literal["mp", "ray", "uni"] | None = None
+    host: str | None = None
+    port: Port | None = None
+    rpc_port: Port = 13389
+    yarn: Yarn | None = None
+
+    def wrote(self, field: str) -> bool:
+        """Whether the recipe gives the field, as against its default."""
+        return field in self.model_fields_set
+
+    @property
+    def max_model_len(self) -> int | None:
+        value = self.args.get("max-model-len", self.args.get("max_model_len"))
+        return value if isinstance(value, int) else None
+
+    @property
+    def world_size(self) -> int:
+        """Devices of one whole instance."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+
+class KvTransfer(Strict):
+    """How prefill hands its key-value cache to decode; both sides' blocks follow from this."""
+
+    connector: Literal["MooncakeConnectorV1", "NixlConnector"]
+    port: Port | None = None
+    module_path: str | None = None
+    extra: dict[str, Any] = {}
+    config: dict[str, Scalar] = {}
+
+    @model_validator(mode="after")
+    def _port_where_needed(self) -> KvTransfer:
+        if self.connector == "MooncakeConnectorV1" and self.port is None:
+            raise ValueError("MooncakeConnectorV1 needs a port; add port: 36000")
+        clash = {"prefill", "decode"} & set(self.extra)
+        if clash:
+            raise ValueError(f"extra.{min(clash)} is derived; remove it, it follows from the roles' sizes")
+        derived = {"kv_connector", "kv_role", "kv_port", "engine_id", "kv_connector_module_path"} & set(self.config)
+        if derived:
+            raise ValueError(f"config.{min(derived)} is derived; remove it")
+        return self
+
+
+class Proxy(Strict):
+    """What clients talk to."""
+
+    port: Port = 8080
+
+
+class Bench(Strict):
+    """Arguments of ``vllm bench serve`` with which the reference was measured."""
+
+    args: dict[str, Argument]
+
+
+class Reference(Strict):
+    """A published result: what was measured, with what, and the figures as printed there."""
+
+    measured_with: dict[str, str] = {}
+    results: dict[str, float] = {}
+    baseline: dict[str, float] = {}
+    accuracy: dict[str, Scalar] = {}
+    notes: list[str] = []
+
+
+class Recipe(Strict):
+    """One model on one shape of fleet."""
+
+    title: str
+    source: str
+    platform: PlatformName
+    model: Model
+    engine: Engine
+    runtime: Literal["docker", "native"] | None = None
+    shm_size: str = "1g"
+    drain_seconds: Annotated[int, Field(ge=0, le=3600, strict=True)] = 60
+    start_timeout_seconds: Annotated[int, Field(ge=30, le=14400, strict=True)] = 3600
+    shared: Shared = Shared()
+    roles: dict[RoleName, Role]
+    kv_transfer: KvTransfer | None = None
+    proxy: Proxy = Proxy()
+    workload: Bench | None = None
+    reference: Reference | None = None
+
+    @field_validator("shm_size")
+    @classmethod
+    def _is_size(cls, value: str) -> str:
+        if not re.match(r"[1-9][0-9]*[kmg]\Z", value):
+            raise ValueError(f"{value!r} is no size; write it like 1g or 512m")
+        return value
+
+    @model_validator(mode="after")
+    def _roles_fit(self) -> Recipe:
+        names = set(self.roles)
+        if not names:
+            raise ValueError("roles is empty; give serve, or prefill and decode")
+        if names not in ({"serve"}, {"prefill", "decode"}):
+            raise ValueError("these roles do not go together; give serve, or prefill and decode")
+        if "prefill" in names and self.kv_transfer is None:
+            raise ValueError("prefill and decode need kv_transfer; add kv_transfer with its connector")
+        if "serve" in names and self.kv_transfer is not None:
+            raise ValueError("kv_transfer without prefill and decode has no effect; remove it")
+        if self.platform.startswith("ascend") and self.engine.vllm_ascend is None and self.engine.image is None:
+            raise ValueError("engine.vllm_ascend is missing; add the plugin's version, it names the image")
+        return self
+
+    def role(self, name: RoleName) -> Role:
+        """The role with the shared arguments and environment under its own; a null takes one away."""
+        own = self.roles[name]
+        args = _merge(self.shared.args, own.args)
+        env = {k: v for k, v in {**self.shared.env, **own.env}.items() if v is not None}
+        return own.model_copy(update={"args": args, "env": env})
+
+
+def _merge(shared: dict[str, Argument], own: dict[str, Argument]) -> dict[str, Argument]:
+    merged = {k.replace("_", "-"): v for k, v in shared.items()}
+    merged.update({k.replace("_", "-"): v for k, v in own.items()})
+    return {k: v for k, v in merged.items() if v is not None}
+
+
+def find(name: str, base: Path = FILES / "recipes") -> Path:
+    """The file of a recipe's name; a FleetError lists the names there are."""
+    candidates = [base / f"{name}.yaml", base / name]
+    if name.endswith((".yaml", ".yml")):
+        candidates.append(Path(name))
+    for path in candidates:
+        if path.is_file() and path.suffix in (".yaml", ".yml"):
+            return path
+    known = sorted(str(p.relative_to(base).with_suffix("")) for p in base.rglob("*.yaml"))
+    mend = yamlfile.nearest(name, known)
+    raise FleetError(error("RECIPE-NAME", f"recipe {name!r}", f"there is no such recipe under {base.name}/", mend))
+
+
+def load(path: Path) -> Recipe:
+    """Read and validate one recipe; a FleetError carries every fault found."""
+    document = yamlfile.read(path)
+    if not isinstance(document.data, dict):
+        what = f"a recipe is a mapping of keys, not {type(document.data).__name__}"
+        raise FleetError(error("RECIPE-TYPE", document.where(()), what, "start with title:, source:, platform:"))
+    try:
+        return Recipe.model_validate(document.data)
+    except ValidationError as exc:
+        raise FleetError(*yamlfile.explain(exc, document, Recipe, "RECIPE-KEY")) from exc

@@ -1,0 +1,135 @@
+"""From units to text: the script an engineer would have typed, the systemd unit, the proxy's configuration."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fleet import FILES
+from fleet.plan import Plan, Unit, open_interface
+
+BASE = "/etc/vllm-fleet/current"
+# Variables that a value may refer to; every other $ is meant literally.
+_EXPANDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
+_JSON_OPTIONS = ("{", "[")
+
+
+def script(unit: Unit, interface_lookup: str | None = None) -> str:
+    """Exports, then the command: what the unit runs, inside its container if it has one."""
+    return _template("units/engine.sh.j2").render(unit=unit, interface_lookup=interface_lookup)
+
+
+def typed(unit: Unit, address: str) -> str:
+    """The script for reading and pasting: it finds the interface's name itself."""
+    marker = open_interface(address)
+    env = {key: value.replace(marker, "$ifname") for key, value in unit.env.items()}
+    lookup = address if env != dict(unit.env) else None
+    return script(replace(unit, env=env), lookup)
+
+
+def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
+    """All files of one unit but its id, as path within the release: (mode, text)."""
+    docker = unit.runtime == "docker"
+    run = f"run/{unit.name}.sh"
+    files = {run: (0o755, script(unit))}
+    start = f"{BASE}/{run}"
+    if docker:
+        wrapper = f"run/{unit.name}.docker.sh"
+        files[wrapper] = (0o755, _template("units/docker.sh.j2").render(unit=unit, script=f"{BASE}/{run}"))
+        start = f"{BASE}/{wrapper}"
+    if unit.config:
+        text = _template(unit.config).render(unit=unit, instances=plan.instances)
+        files[unit.config.removesuffix(".j2")] = (0o644, text)
+    service = _template("units/unit.service.j2").render(
+        unit=unit,
+        docker=docker,
+        base=BASE,
+        start=start,
+        needs=[f"{n}.service" for n in unit.needs],
+        description=describe(plan, unit),
+    )
+    files[f"units/{unit.name}.service"] = (0o644, service)
+    return files
+
+
+def describe(plan: Plan, unit: Unit) -> str:
+    """One line for people."""
+    if unit.kind == "proxy":
+        return f"vllm-fleet entry for {plan.served_name}"
+    what = {"engine": "vLLM", "ray": "Ray for vLLM"}[unit.kind]
+    return f"{what} {unit.instance}, {plan.served_name}"
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    """The stable JSON form of a plan."""
+    hosts = {}
+    for node in plan.fleet.nodes:
+        units = [
+            {
+                "name": u.name,
+                "role": u.role,
+                "instance": u.instance,
+                "kind": u.kind,
+                "runtime": u.runtime,
+                "image": u.image,
+                "env": dict(u.env),
+                "argv": list(u.argv),
+                "devices": list(u.devices),
+                "mounts": list(u.mounts),
+                "ports": dict(u.ports),
+            }
+            for u in plan.units_of(node.name)
+        ]
+        hosts[node.name] = {"platform": plan.recipe.platform, "units": units}
+    return {
+        "recipe": plan.fleet.recipe,
+        "hosts": hosts,
+        "start_order": [list(stage) for stage in plan.start_order],
+    }
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FILES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters |= {"quote": shlex.quote, "env": _env_value, "command": _command, "pairs": _pairs}
+    return environment
+
+
+def _template(name: str) -> Any:
+    return _environment().get_template(name)
+
+
+def _env_value(value: str) -> str:
+    """Quoted for a shell; a reference to a search path is expanded, anything else stays as it is."""
+    if not any(f"${name}" in value or f"${{{name}}}" in value for name in (*_EXPANDED, "ifname")):
+        return shlex.quote(value)
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`").replace("$", "\\$")
+    for name in (*_EXPANDED, "ifname"):
+        escaped = escaped.replace(f"\\${{{name}}}", f"${{{name}:-}}").replace(f"\\${name}", f"${{{name}:-}}")
+    return f'"{escaped}"'
+
+
+def _command(argv: Sequence[str]) -> str:
+    """One option a line, as people write long commands."""
+    lines: list[list[str]] = [[]]
+    for word in argv:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return " \\\n  ".join(" ".join(line) for line in lines)
+
+
+def _pairs(options: Sequence[str]) -> list[str]:
+    return [f"{name} {shlex.quote(value)}" for name, value in zip(options[::2], options[1::2], strict=True)]

@@ -1,0 +1,3 @@
+"""Qwen3-235B-A22B w8a8 on one Atlas 800 A3."""
+
+serve = ["10.10.0.11"]

@@ -1,0 +1,5 @@
+recipe = "qwen3-235b-a22b/h100-baseline"
+weights_dir = "/mnt/models"
+ssh_user = "ops"
+ssh_strict_host_key_checking = "yes"
+_sudo = True

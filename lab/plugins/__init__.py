@@ -1,0 +1,1 @@
+"""Modules copied into the engines' environments; they run there, never in vllm-fleet."""
