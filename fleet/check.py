@@ -62,8 +62,8 @@ def context_beyond_yarn(plan: Plan) -> Iterator[Finding]:
                 f"{plan.fleet.recipe} {instance.name}",
                 f"max-model-len {wanted} is more than yarn's {limit}",
                 f"set max-model-len to {limit} or a larger factor",
-                "upstream vLLM refuses it at start",
-                "vLLM's model configuration: factor x original_max_position_embeddings",
+                "the engine refuses it at start, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set",
+                "vLLM config/model.py, read at 0.13.0 and 0.30.0",
             )
 
 

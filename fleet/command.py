@@ -79,16 +79,24 @@ def _engine_unit(
         ports["kv"] = instance.kv_port
     needs = (f"vllm-ray-{instance.name}",) if ray else ()
     return Unit(
-        name=f"vllm-{instance.name}", role=instance.role, kind="engine", argv=tuple(argv), ports=ports, needs=needs, **base
+        name=f"vllm-{instance.name}",
+        role=instance.role,
+        kind="engine",
+        argv=tuple(argv),
+        ports=ports,
+        needs=needs,
+        **base,
     )
 
 
 def _ray_unit(recipe: Recipe, instance: Instance, member: Member, head: bool) -> Unit:
     argv = ["ray", "start"]
     argv += ["--head", f"--port={RAY_PORT}"] if head else [f"--address={instance.head.address}:{RAY_PORT}"]
-    argv += [f"--node-ip-address={member.node.address}", "--include-dashboard=false"] if head else [
-        f"--node-ip-address={member.node.address}"
-    ]
+    argv += (
+        [f"--node-ip-address={member.node.address}", "--include-dashboard=false"]
+        if head
+        else [f"--node-ip-address={member.node.address}"]
+    )
     argv += ["--disable-usage-stats", "--block"] if head else ["--block"]
     return Unit(
         name=f"vllm-ray-{instance.name}",
@@ -119,7 +127,8 @@ def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, 
         "docker_options": platform.docker_options(member.devices) if docker else (),
         "mounts": mounts if docker else (),
         "workdir": settings.weights_dir,
-        "setup_files": platform.setup_files,
+        "setup_files": () if docker else platform.setup_files,
+        "keeps_entrypoint": platform.keeps_entrypoint,
         "shm_size": recipe.shm_size,
         "venv": None if docker else settings.venv,
         "stop_seconds": recipe.drain_seconds + STOP_MARGIN_SECONDS,

@@ -11,11 +11,15 @@ from packaging.version import Version
 
 from fleet.recipe import Argument, Model, Role
 
-# First release with the argument (read from the wheels' argument classes).
+# First release with the argument (read from the argument classes of the wheels on either side).
 ADDED = {
-    "moe-backend": Version("0.16.0"),
+    "headless": Version("0.9.0"),
+    "api-server-count": Version("0.9.1"),
+    "async-scheduling": Version("0.10.0"),
+    "kv-cache-memory-bytes": Version("0.10.2"),
+    "nnodes": Version("0.11.1"),
+    "moe-backend": Version("0.17.0"),
     "shutdown-timeout": Version("0.18.0"),
-    "kv-cache-memory-bytes": Version("0.11.0"),
 }
 # First release without it.
 REMOVED = {
@@ -26,14 +30,16 @@ REMOVED = {
 }
 # From here on --hf-overrides takes transformers' key rope_parameters; before, rope_scaling.
 ROPE_PARAMETERS = Version("0.12.0")
-# From here on the engine no longer multiplies the context by yarn's factor: max_position_embeddings must say it.
-YARN_NOT_MULTIPLIED = Version("0.21.0")
-# From here on a start rank of 0 is "given", and giving it switches to another balancing mode.
-START_RANK_ZERO_GIVEN = Version("0.21.0")
+# From here on the engine no longer multiplies the context by yarn's factor: max_position_embeddings must say it
+# (config/model.py puts yarn among the types whose factor stays 1; 0.29.0 still multiplies).
+YARN_NOT_MULTIPLIED = Version("0.30.0")
+# From here on a start rank of 0 is "given", and giving it switches to another balancing mode
+# (arg_utils.py tests `is not None`; 0.27.0 tests truth).
+START_RANK_ZERO_GIVEN = Version("0.28.0")
 # From here on vllm-ascend registers its Mooncake connector by name, and the old module is gone (0.14.0rc1).
 MOONCAKE_BY_NAME = Version("0.14.0")
 MOONCAKE_MODULE = "vllm_ascend.distributed.mooncake_connector"
-READY_TIMEOUT = Version("0.11.1")
+READY_TIMEOUT = Version("0.14.0")
 
 
 def exists(argument: str, version: Version) -> bool:

@@ -1,6 +1,6 @@
 """The inventory as the core sees it: hosts, their roles, and what was written about each.
 
-``fleet.cli.load`` and ``tasks`` read the file through pyinfra's own loader and hand plain data to ``build``.
+``tasks.inventory`` reads the file through pyinfra's own loader and hands plain data to ``build``.
 """
 
 from __future__ import annotations
@@ -147,9 +147,7 @@ def _strays(source: str, names: list[str], groups: dict[str, list[str]]) -> list
     return findings
 
 
-def _node(
-    source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], findings: list[Finding]
-) -> Node | None:
+def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], findings: list[Finding]) -> Node | None:
     where = f"{source} {name}"
     if not _NAME.match(name):
         mend = "use letters, digits, dots and dashes"

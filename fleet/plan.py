@@ -78,6 +78,7 @@ class Unit:
     ports: Mapping[str, int] = field(default_factory=dict)
     workdir: str = "/"
     setup_files: tuple[str, ...] = ()
+    keeps_entrypoint: bool = False
     shm_size: str = "1g"
     venv: str | None = None
     stop_seconds: int = 60
@@ -269,8 +270,7 @@ def _members(fleet: Fleet, recipe: Recipe, name: RoleName, role: Role) -> list[t
     share = role.tensor_parallel_size * role.pipeline_parallel_size
     used = role.world_size // needed if needed > 1 else ranks * share
     return [
-        tuple(Member(node, i * ranks, ranks, tuple(range(used))) for i, node in enumerate(group))
-        for group in groups
+        tuple(Member(node, i * ranks, ranks, tuple(range(used))) for i, node in enumerate(group)) for group in groups
     ]
 
 

@@ -21,7 +21,8 @@ _JSON_OPTIONS = ("{", "[")
 
 def script(unit: Unit, interface_lookup: str | None = None) -> str:
     """Exports, then the command: what the unit runs, inside its container if it has one."""
-    return _template("units/engine.sh.j2").render(unit=unit, interface_lookup=interface_lookup)
+    text: str = _template("units/engine.sh.j2").render(unit=unit, interface_lookup=interface_lookup)
+    return text
 
 
 def typed(unit: Unit, address: str) -> str:

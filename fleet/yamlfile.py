@@ -85,12 +85,13 @@ def _plain(node: yaml.Node, loc: Path_, document: Document, rule: str) -> Any:
             where = f"{document.path}:{line}"
             if not isinstance(key, str):
                 raise FleetError(error(rule, where, f"the key {key!r} is not text", "put it in quotes"))
+            here = (*loc, key)
             if key in result:
-                first = document.lines[(*loc, key)]
+                first = document.lines[here]
                 what = f"{key} is given twice, first in line {first}"
                 raise FleetError(error(rule, where, what, "keep one of them"))
-            document.lines[(*loc, key)] = line
-            result[key] = _plain(value_node, (*loc, key), document, rule)
+            document.lines[here] = line
+            result[key] = _plain(value_node, here, document, rule)
         return result
     if isinstance(node, yaml.SequenceNode):
         return [_plain(child, (*loc, i), document, rule) for i, child in enumerate(node.value)]
@@ -100,11 +101,11 @@ def _plain(node: yaml.Node, loc: Path_, document: Document, rule: str) -> Any:
 def _scalar(node: yaml.Node) -> Any:
     loader = yaml.SafeLoader("")
     try:
-        return loader.construct_object(node, deep=True)  # type: ignore[no-untyped-call]
+        return loader.construct_object(node, deep=True)
     except ValueError as exc:  # 2026-13-40 looks like a date and is none
         raise yaml.constructor.ConstructorError(None, None, str(exc), node.start_mark) from exc
     finally:
-        loader.dispose()  # type: ignore[no-untyped-call]
+        loader.dispose()
 
 
 def nearest(name: str, known: list[str]) -> str:

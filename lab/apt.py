@@ -46,7 +46,9 @@ def from_stanzas(text: str) -> str | None:
             if colon and not line.startswith(("#", " ")):
                 fields[key.strip().lower()] = value.split()
         suites = set(fields.get("suites", []))
-        is_debian = "deb" in fields.get("types", []) and suites & DEBIAN_SUITES and "main" in fields.get("components", [])
+        is_debian = (
+            "deb" in fields.get("types", []) and suites & DEBIAN_SUITES and "main" in fields.get("components", [])
+        )
         if is_debian and fields.get("uris") and fields.get("enabled") != ["no"]:
             return fields["uris"][0]
     return None
@@ -58,5 +60,7 @@ def transport_settings() -> str:
         dump = run(["apt-config", "dump"], doing="reading the machine's apt settings", timeout=20)
     except LabError:
         return ""  # not a Debian machine: nothing to copy
-    kept = [line for line in dump.splitlines() if line.startswith(("Acquire::http", "Acquire::https")) and '""' not in line]
+    kept = [
+        line for line in dump.splitlines() if line.startswith(("Acquire::http", "Acquire::https")) and '""' not in line
+    ]
     return "".join(f"{line}\n" for line in kept)

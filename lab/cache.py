@@ -69,7 +69,9 @@ def lock(path: Path, wait_s: float = LOCK_WAIT_S, what: str = "the lab's cache")
         deadline = time.monotonic() + wait_s
         while not try_lock(handle.fileno()):
             if time.monotonic() > deadline:
-                raise LabError(f"another run (process {holder(path)}) still works on {what} ({path}); wait for it or end it")
+                raise LabError(
+                    f"another run (process {holder(path)}) still works on {what} ({path}); wait for it or end it"
+                )
             time.sleep(0.1)
         handle.truncate(0)
         handle.write(f"{os.getpid()}\n")
@@ -97,5 +99,6 @@ def need_disk(path: Path, gigabytes: float, what: str) -> None:
     free = shutil.disk_usage(path).free / 1e9
     if free < gigabytes:
         raise LabError(
-            f"{what} needs {gigabytes:.1f} GB in {path}, which has {free:.1f} GB free; make room or point VLLM_FLEET_CACHE elsewhere"
+            f"{what} needs {gigabytes:.1f} GB in {path}, which has {free:.1f} GB free; "
+            "make room or point VLLM_FLEET_CACHE elsewhere"
         )

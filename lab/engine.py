@@ -24,7 +24,7 @@ HOST_ROUTER = Path("/opt/vllm-router")
 
 # nixl 1.5.2 asks for a nixl-cu12 that does not exist; its other dependencies come with vLLM.
 EXTRAS: dict[str, tuple[str, ...]] = {"nixl": ("nixl==1.5.1", "nixl-cu12==1.5.1")}
-# torchvision from PyPI does not fit torch's CPU build and breaks `vllm --version`; triton is 1 GB that nothing here uses.
+# The published torchvision does not fit torch's CPU build and breaks `vllm --version`; triton is 1 GB without use.
 LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton")
 MARK = "vllm-fleet-lab.json"
 PLUGIN = Path(__file__).parent / "plugins" / "vllm_lab_nixl.py"
@@ -84,7 +84,7 @@ def build_engine(target: Path, version: str, extras: list[str], say: Say) -> Non
 
 
 def torch_source() -> list[str]:
-    """Where torch's CPU build comes from: pip's own folder of wheels if it has one, else PyTorch's index, which uv knows."""
+    """Where torch's CPU build comes from: pip's folder of wheels, else PyTorch's own index, which uv knows."""
     return [] if venvs.has_wheel(venvs.find_links(), "torch-*+cpu*.whl") else ["--torch-backend", "cpu"]
 
 
@@ -119,7 +119,14 @@ def check(rootfs: Path, venv: Path, where: Path, program: str, expected: str) ->
 
     It runs in the hosts' own root file system, so a missing system library is found here and not by the first deploy.
     """
-    command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--volatile=overlay", "--private-network"]
+    command = [
+        "systemd-nspawn",
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+        "--volatile=overlay",
+        "--private-network",
+    ]
     command += ["--resolv-conf=off", "--timezone=off", "--setenv=HOME=/tmp", "--setenv=HF_HUB_OFFLINE=1"]
     command += ["-D", str(rootfs), f"--bind-ro={venv}:{where}"]
     if base := venvs.base_prefix():
@@ -127,4 +134,6 @@ def check(rootfs: Path, venv: Path, where: Path, program: str, expected: str) ->
     command += ["--", f"{where}/bin/{program}", "--version" if expected else "--help"]
     output = run(command, doing=f"running {program} from {where} in a host", timeout=300)
     if expected not in output:
-        raise LabError(f"{program} in {venv} says {output.strip()[-80:]!r}, not {expected}: delete that folder and try again")
+        raise LabError(
+            f"{program} in {venv} says {output.strip()[-80:]!r}, not {expected}: delete that folder and try again"
+        )

@@ -30,6 +30,11 @@ def ensure_model(version: str = DEFAULT_VERSION, say: Say = silent) -> Path:
 
 def build(target: Path, engine: Path, say: Say) -> None:
     """Run the script that writes the model, offline."""
-    env = {"PATH": os.environ.get("PATH", ""), "HF_HUB_OFFLINE": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
+    env = {
+        "PATH": os.environ.get("PATH", ""),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONHASHSEED": "0",
+        "LC_ALL": "C.UTF-8",
+    }
     with step(say, "making the tiny model", usual_s=20):
         run([engine / "bin/python", SCRIPT, target], doing="making the tiny model", timeout=300, env=env)

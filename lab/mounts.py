@@ -36,10 +36,12 @@ def unmount_below(directory: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a directory of ours; never through a mount that a dead run left in it (that would be the machine's /proc)."""
+    """Delete a directory of ours; never through a mount that a dead run left in it (it may be the machine's /proc)."""
     unmount_below(path)
     if left := mounts_below(path):
-        raise LabError(f"{left[0]} is still mounted, so {path} is not deleted; unmount it and run `fleet lab down` again")
+        raise LabError(
+            f"{left[0]} is still mounted, so {path} is not deleted; unmount it and run `fleet lab down` again"
+        )
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -51,4 +53,8 @@ def overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
     for folder in (upper, work, target):
         folder.mkdir(parents=True, exist_ok=True)
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
-    run(["mount", "-t", "overlay", "overlay", "-o", options, target], doing=f"mounting the file system of {target}", timeout=30)
+    run(
+        ["mount", "-t", "overlay", "overlay", "-o", options, target],
+        doing=f"mounting the file system of {target}",
+        timeout=30,
+    )

@@ -112,7 +112,9 @@ def wait_gone(pids: Iterable[int], timeout: float) -> None:
     while left:
         left = [pid for pid in left if not reap(pid) and is_alive(pid)]
         if left and time.monotonic() > deadline:
-            raise LabError(f"process {left[0]} of the lab is still there {timeout:.0f} s after SIGKILL; see /proc/{left[0]}/stack")
+            raise LabError(
+                f"process {left[0]} of the lab is still there {timeout:.0f} s after SIGKILL; see /proc/{left[0]}/stack"
+            )
         if left:
             time.sleep(0.02)
 

@@ -15,7 +15,7 @@ PROGRAMS = ("debootstrap", "systemd-nspawn", "ip", "ssh", "ssh-keygen", "mount",
 
 
 def problems() -> list[str]:
-    """Everything that keeps the lab from working here, one line each with the way to mend it; empty when all is well."""
+    """What keeps the lab from working here, one line each with the way to mend it; empty when all is well."""
     if platform.system() != "Linux":
         return [f"the lab boots Linux hosts and this is {platform.system()}: run it on a Linux machine"]
     found = []
@@ -25,7 +25,9 @@ def problems() -> list[str]:
     if missing:
         found.append(f"missing on this machine: {', '.join(missing)}: {INSTALL}")
     if not found and not can_mount():
-        found.append("this root may not mount (a container without CAP_SYS_ADMIN?): run the lab on a machine or in a VM")
+        found.append(
+            "this root may not mount (a container without CAP_SYS_ADMIN?): run the lab on a machine or in a VM"
+        )
     if not found and "overlay" not in Path("/proc/filesystems").read_text() and not can_load("overlay"):
         found.append("the kernel has no overlay file system: modprobe overlay")
     return found

@@ -18,15 +18,22 @@ from lab.shell import run
 
 SUITE = "bookworm"
 PACKAGES = (
-    "systemd systemd-sysv dbus openssh-server sudo iproute2 python3 ca-certificates procps iputils-ping curl "
+    *("systemd", "systemd-sysv", "dbus", "openssh-server", "sudo", "iproute2", "python3"),
+    *("ca-certificates", "procps", "iputils-ping", "curl"),
     # The engine's CPU kernels need both; without libnuma they fail to import and the engine dies after a minute.
-    "libnuma1 libgomp1 "
-    "haproxy"
-).split()
+    *("libnuma1", "libgomp1"),
+    "haproxy",
+)
 DOCKER_PACKAGES = ("docker.io", "iptables")
 
 # Ours to start when a deploy says so, or of no use on a host that has neither a console nor a network outside.
-DISABLED = ("haproxy.service", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer")
+DISABLED = (
+    "haproxy.service",
+    "apt-daily.timer",
+    "apt-daily-upgrade.timer",
+    "dpkg-db-backup.timer",
+    "fstrim.timer",
+)
 MASKED = ("systemd-logind.service", "console-getty.service", "getty@.service", "e2scrub_reap.service")
 ENABLED = ("systemd-networkd.service", "ssh.service")
 
@@ -60,7 +67,16 @@ def ensure_rootfs(docker: bool = False, say: Say = silent) -> Path:
 
 def rootfs_dir(docker: bool) -> Path:
     """Where the root file system lies or will lie."""
-    parts = [BUILDER_VERSION, SUITE, *PACKAGES, *DISABLED, *MASKED, SSHD, SUDOERS, *(DOCKER_PACKAGES if docker else ())]
+    parts = [
+        BUILDER_VERSION,
+        SUITE,
+        *PACKAGES,
+        *DISABLED,
+        *MASKED,
+        SSHD,
+        SUDOERS,
+        *(DOCKER_PACKAGES if docker else ()),
+    ]
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
     return cache_dir() / "rootfs" / f"{SUITE}{'-docker' if docker else ''}-{digest}"
 
@@ -72,7 +88,12 @@ def build(target: Path, say: Say) -> None:
     where = apt.mirror()
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(target)]
     with step(say, f"making the hosts' root file system (Debian {SUITE})", usual_s=60):
-        run(command + ([where] if where else []), doing="making the root file system", timeout=1500, env=build_env())
+        run(
+            command + ([where] if where else []),
+            doing="making the root file system",
+            timeout=1500,
+            env=build_env(),
+        )
         configure(target)
         clean(target)
 
@@ -121,7 +142,13 @@ def drop_motd(pam: Path) -> None:
 
 def clean(root: Path) -> None:
     """Leave out what no two hosts may share (keys, ids) and what only fills the disk (package lists and archives)."""
-    for pattern in ("etc/ssh/ssh_host_*", "etc/machine-id", "var/lib/dbus/machine-id", "etc/resolv.conf", "etc/hostname"):
+    for pattern in (
+        "etc/ssh/ssh_host_*",
+        "etc/machine-id",
+        "var/lib/dbus/machine-id",
+        "etc/resolv.conf",
+        "etc/hostname",
+    ):
         for file in root.glob(pattern):
             file.unlink()
     for folder in ("var/cache/apt", "var/lib/apt/lists", "var/log"):
@@ -141,13 +168,23 @@ def remove_superseded(docker: bool) -> None:
 
 def inside(root: Path, command: list[str], timeout: float = 60.0) -> None:
     """Run a program of the root file system in it, by chroot."""
-    run(["chroot", root, *command], doing=f"preparing the root file system with {command[0]}", timeout=timeout, env=build_env())
+    run(
+        ["chroot", root, *command],
+        doing=f"preparing the root file system with {command[0]}",
+        timeout=timeout,
+        env=build_env(),
+    )
 
 
 def build_env() -> dict[str, str]:
     """A small, neutral environment: the machine's own locale and Python settings do not belong in the hosts."""
     kept = {key: value for key, value in os.environ.items() if key.lower().endswith("_proxy")}
-    return kept | {"PATH": search_path(), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", "HOME": "/root"}
+    return kept | {
+        "PATH": search_path(),
+        "LC_ALL": "C.UTF-8",
+        "DEBIAN_FRONTEND": "noninteractive",
+        "HOME": "/root",
+    }
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:

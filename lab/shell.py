@@ -36,11 +36,17 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise LabError(f"{doing}: the program {argv[0]} is not installed; `fleet lab up` lists what to install") from None
+        raise LabError(
+            f"{doing}: the program {argv[0]} is not installed; `fleet lab up` lists what to install"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"{doing}: {argv[0]} did not finish within {timeout:.0f} s; try again on a calmer machine") from None
+        raise LabError(
+            f"{doing}: {argv[0]} did not finish within {timeout:.0f} s; try again on a calmer machine"
+        ) from None
     if done.returncode != 0:
-        raise LabError(f"{doing}: `{short(argv)}` ended with {done.returncode}: {last_line(done.stderr or done.stdout)}")
+        raise LabError(
+            f"{doing}: `{short(argv)}` ended with {done.returncode}: {last_line(done.stderr or done.stdout)}"
+        )
     return done.stdout
 
 

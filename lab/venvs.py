@@ -21,7 +21,9 @@ def uv() -> list[str]:
     if beside.is_file():
         return [str(beside)]
     try:
-        as_module = subprocess.run([sys.executable, "-m", "uv", "--version"], capture_output=True, timeout=30, check=False)
+        as_module = subprocess.run(
+            [sys.executable, "-m", "uv", "--version"], capture_output=True, timeout=30, check=False
+        )
     except subprocess.TimeoutExpired:
         as_module = None
     if as_module is not None and as_module.returncode == 0:
@@ -101,7 +103,10 @@ def write_dist_info(venv: Path, name: str, version: str, extra: dict[str, str] |
     """Write the metadata of a distribution by hand, so that importlib.metadata (and `uv pip list`) knows it."""
     folder = site_packages(venv) / f"{name.replace('-', '_')}-{version}.dist-info"
     folder.mkdir()
-    files = {"METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", "INSTALLER": "vllm-fleet-lab\n"}
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "INSTALLER": "vllm-fleet-lab\n",
+    }
     files |= extra or {}
     for file, text in files.items():
         (folder / file).write_text(text)

@@ -50,7 +50,7 @@ def check(inventory: str, json_output: bool) -> None:
     Exit code 0: clean, or warnings only. 1: errors. 2: cannot be read.
     """
     from fleet.check import check_plan
-    from fleet.cli.load import plan_of
+    from tasks.guard import plan_of
 
     try:
         plan = plan_of(inventory)
@@ -85,9 +85,9 @@ def summary(inventory: str, findings: Iterable[Finding]) -> str:
 def render(inventory: str, only: str | None, json_output: bool) -> None:
     """Print what would run where: for each unit the script an engineer would have typed."""
     from fleet import yamlfile
-    from fleet.cli.load import plan_of
     from fleet.findings import error
     from fleet.render import as_data, typed
+    from tasks.guard import plan_of
 
     plan = plan_of(inventory)
     names = [node.name for node in plan.fleet.nodes]

@@ -1,4 +1,7 @@
 """placeholder"""
+
 import click
+
+
 @click.command()
 def run() -> None: ...

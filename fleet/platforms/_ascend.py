@@ -3,6 +3,7 @@
 Devices, mounts and environment: vllm-ascend's Qwen3-235B-A22B tutorial and its multi-node guide, which adds
 /etc/hccn.conf. HCCL reads HCCL_SOCKET_IFNAME as a list of prefixes; a leading = makes it one exact name
 (HCCL environment reference). GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME are exact names.
+The CANN base image's entry point sources its set_env.sh files and runs its arguments (its Dockerfiles).
 """
 
 from __future__ import annotations

@@ -34,7 +34,9 @@ class Platform:
     mounts: tuple[str, ...] = ()
     # Mounted besides where hosts work together.
     cluster_mounts: tuple[str, ...] = ()
-    # Files that set the toolkit's paths; sourced when present, since a unit reads no ~/.bashrc.
+    # Files that set the toolkit's paths without a container: a unit reads no ~/.bashrc.
     setup_files: tuple[str, ...] = ()
+    # Whether the image's own entry point sets those paths and then runs what it is given.
+    keeps_entrypoint: bool = False
     ray_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
     limits: Mapping[str, str] = field(default_factory=dict)

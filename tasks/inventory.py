@@ -8,32 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fleet import recipe as recipes
 from fleet import yamlfile
 from fleet.findings import FleetError, error
 from fleet.inventory import Fleet, build, role_of_group
-from fleet.plan import Plan, plan
-from fleet.recipe import Recipe
 
 MAX_BYTES = 20_000_000
 
 
-def plan_of(path: str) -> Plan:
-    """The plan of an inventory file; a FleetError carries every fault."""
-    fleet = fleet_of(path)
-    return plan(fleet, recipe_of(fleet))
-
-
-def recipe_of(fleet: Fleet) -> Recipe:
-    """The recipe that the inventory names."""
-    return recipes.load(recipes.find(fleet.recipe))
-
-
-def fleet_of(path: str) -> Fleet:
-    """The fleet of an inventory file; nothing is connected to."""
+def fleet_of(path: str, overrides: dict[str, Any] | None = None) -> Fleet:
+    """The fleet of an inventory file; nothing is connected to. ``overrides`` win over every host's own data."""
     source = Path(path)
     _refuse_unreadable(source)
-    inventory = _pyinfra_inventory(source)
+    inventory = _pyinfra_inventory(source, overrides or {})
     return from_pyinfra(path, inventory)
 
 
@@ -97,7 +83,7 @@ def _listed_twice(value: ast.expr) -> list[str]:
     return sorted({n for n in names if names.count(n) > 1})
 
 
-def _pyinfra_inventory(path: Path) -> Any:
+def _pyinfra_inventory(path: Path, overrides: dict[str, Any]) -> Any:
     with_cwd = str(Path.cwd())
     if with_cwd not in sys.path:
         sys.path.append(with_cwd)
@@ -106,10 +92,12 @@ def _pyinfra_inventory(path: Path) -> Any:
     from pyinfra.api.state import State
     from pyinfra.context import ctx_state
 
-    logging.getLogger("pyinfra").setLevel(logging.ERROR)
+    logger = logging.getLogger("pyinfra")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with ctx_state.use(State(check_for_changes=False)):
-            return loader.make_inventory(str(path), cwd=str(Path.cwd()), override_data={})
+            return loader.make_inventory(str(path), cwd=str(Path.cwd()), override_data=overrides)
     except Exception as exc:  # an inventory is the user's code: whatever it raises is a fault of the file
         cause = getattr(exc, "exception", exc)
         where = str(getattr(exc, "filename", path))
@@ -118,6 +106,8 @@ def _pyinfra_inventory(path: Path) -> Any:
         raise FleetError(
             error("INV-READ", f"{where}:{line}" if line else where, what, "mend the inventory or its group_data")
         ) from exc
+    finally:
+        logger.setLevel(level)
 
 
 def _line_in(filename: str, exc: BaseException) -> int | None:

@@ -1,0 +1,134 @@
+"""The shell side of a release: ask what is there, write a new one beside it, switch, and forget the old units.
+
+Each text is one command for a POSIX shell as root. The switch is the rename of a link; a run that is cut before
+it leaves the old release current, and the next run removes what it left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fleet.release import ROOT, Release
+
+SYSTEMD = "/etc/systemd/system"
+MARK = "@@"
+
+
+def ask() -> str:
+    """Id, hashes of the files, and our units that systemd knows."""
+    return (
+        f'cd {ROOT}/current 2>/dev/null && {{ echo "{MARK} $(basename "$(readlink -f .)")"; '
+        "find . -type f | sort | xargs -r sha256sum; }; "
+        f"for u in {SYSTEMD}/vllm-*.service; do "
+        f'test -L "$u" && test -e "{SYSTEMD}/multi-user.target.wants/$(basename "$u")" '
+        '&& case $(readlink "$u") in '
+        f'{ROOT}/current/*) echo "unit $(basename "$u" .service)";; esac; done; true'
+    )
+
+
+def read(lines: Iterable[str]) -> dict[str, Any]:
+    """The answer to ``ask``."""
+    answer: dict[str, Any] = {"files": {}, "units": []}
+    for line in lines:
+        kind, _, rest = line.partition(" ")
+        if kind == MARK:
+            answer["id"] = rest.strip()
+        elif kind == "unit":
+            answer["units"].append(rest.strip())
+        elif re.fullmatch(r"[0-9a-f]{64}", kind):
+            answer["files"][rest.strip().removeprefix("./")] = kind
+    return answer
+
+
+def ask_files() -> str:
+    """The text of every file of the current release."""
+    return (
+        f"cd {ROOT}/current 2>/dev/null && find . -type f | sort | "
+        f'while read -r f; do echo "{MARK} $f"; cat "$f"; done; true'
+    )
+
+
+def read_files(lines: Iterable[str]) -> dict[str, str]:
+    """The answer to ``ask_files``."""
+    files: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        if line.startswith(f"{MARK} ./"):
+            current = files.setdefault(line[len(MARK) + 3 :], [])
+        else:
+            current.append(line)
+    return {path: "".join(f"{line}\n" for line in text) for path, text in files.items()}
+
+
+def script(wanted: Release) -> str:
+    """Unpack the archive on standard input beside the others, switch to it, tell systemd."""
+    releases, new = f"{ROOT}/releases", wanted.path
+    units = " ".join(f"{name}.service" for name in sorted(wanted.unit_ids))
+    keep = "|".join(f"{name}.service" for name in sorted(wanted.unit_ids)) or "none"
+    lines = [
+        "set -eu",
+        "umask 022",
+        f"mkdir -p {releases}",
+        f"rm -rf {releases}/.new-* {ROOT}/.current-*",  # what a cut run left
+        f"tmp={releases}/.new-$$",
+        'mkdir "$tmp"',
+        "trap 'rm -rf \"$tmp\"' EXIT",
+        'base64 -d | tar -x -C "$tmp" --no-same-owner -f -',
+        f'if [ -e {new} ]; then mv {new} "$tmp.old"; fi',
+        f'mv "$tmp" {new}',
+        'rm -rf "$tmp.old"',
+        f"ln -s releases/{wanted.id} {ROOT}/.current-$$",
+        f"mv -T {ROOT}/.current-$$ {ROOT}/current",
+        # units that the new release no longer has
+        f"for u in {SYSTEMD}/vllm-*.service; do",
+        f'  case "$(readlink "$u" || true)" in {ROOT}/current/*) ;; *) continue;; esac',
+        f'  case "$(basename "$u")" in {keep}) continue;; esac',
+        '  systemctl disable --now "$(basename "$u")" 2>/dev/null || true',
+        '  rm -f "$u"',
+        "done",
+        f'for u in {units}; do ln -sfn {ROOT}/current/units/"$u" {SYSTEMD}/"$u"; done',
+        "systemctl daemon-reload",
+        f"systemctl enable --quiet {units}" if units else "true",
+        f"sync {ROOT}/current/manifest.json",
+    ]
+    return "sh -c " + shlex.quote("\n".join(lines))
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """What a new release means, one line a unit: which words of its command and environment change."""
+    lines = []
+    for path in sorted({*before, *after}):
+        match = re.fullmatch(r"run/(.+?)(\.docker)?\.sh", path)
+        if not match:
+            continue
+        name, old, new = match[1], before.get(path), after.get(path)
+        if old == new:
+            continue
+        if old is None or new is None:
+            lines.append(f"{name}: {'new' if old is None else 'removed'}")
+            continue
+        gone, come = _words(old), _words(new)
+        minus = [w for w in gone if w not in come]
+        plus = [w for w in come if w not in gone]
+        parts = [f"- {w}" for w in minus] + [f"+ {w}" for w in plus]
+        lines.append(f"{name}: restarts; " + ("  ".join(parts) or "order of words"))
+    known = {p for p in {*before, *after} if p.startswith("run/") or p == "manifest.json"}
+    for path in sorted({*before, *after} - known):
+        if before.get(path) != after.get(path):
+            lines.append(f"{path}: {'new' if path not in before else 'changed'}")
+    return lines
+
+
+def _words(text: str) -> Sequence[str]:
+    """Lines of a script without their continuation signs."""
+    return [line.strip().rstrip("\\").strip() for line in text.splitlines() if not line.startswith("#")]
+
+
+def manifest(text: str) -> dict[str, Any]:
+    """The manifest of a release."""
+    data = json.loads(text)
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,38 @@
+"""Reading a unit's journal: the one line that says why it died."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_TELLING = (
+    re.compile(r"error: (?:unrecognized|argument|the following|ambiguous)"),
+    re.compile(r"No space left on device|Address already in use|out of memory|Permission denied"),
+    re.compile(r"^(?:\S+ )*?(\w+Error|\w+Exception): \S"),
+    re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^error\b", re.IGNORECASE),
+)
+_NOISE = re.compile(
+    r"\.service: |Traceback|EngineCore failed to start|Engine core initialization failed|raise |^\s+File "
+)
+
+
+def reason(lines: Sequence[str]) -> str:
+    """The most telling line, without its log prefix; the last one if none tells."""
+    kept = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
+    for pattern in _TELLING:
+        for line in kept:
+            if pattern.search(line):
+                return _without_prefix(line)
+    return _without_prefix(kept[-1]) if kept else "the journal says nothing"
+
+
+def _without_prefix(line: str) -> str:
+    """Drop ``(EngineCore pid=12) ERROR 11-30 07:00:00 [core.py:99]`` and its like."""
+    line = re.sub(r"^\([^)]*\)\s*", "", line)
+    line = re.sub(r"^(?:ERROR|WARNING|CRITICAL|INFO) [0-9: .-]+\s*(?:\[[^\]]*\])?\s*", "", line)
+    return line if len(line) <= 300 else line[:297] + "..."
+
+
+def tells_death(lines: Sequence[str]) -> bool:
+    """Whether systemd wrote that the main process ended."""
+    return any("Main process exited" in line or "Failed with result" in line for line in lines)

@@ -1,0 +1,120 @@
+"""What a host is like now: one shell command that asks, one parser that reads the answer.
+
+The command runs as root through any POSIX shell, needs nothing installed, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+MARK = "@@"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask one host for."""
+
+    tools: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+    venvs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The answer."""
+
+    user_id: int
+    interfaces: dict[str, str] = field(default_factory=dict)  # address -> interface
+    down: frozenset[str] = frozenset()  # interfaces that carry an address and are not up
+    tools: frozenset[str] = frozenset()
+    paths: frozenset[str] = frozenset()  # those that exist
+    images: dict[str, str] = field(default_factory=dict)  # name -> id
+    engines: dict[str, tuple[str, ...]] = field(default_factory=dict)  # venv -> distributions
+    disk_free: dict[str, int] = field(default_factory=dict)  # mount point -> bytes
+    release: str | None = None
+    systemd: bool = False
+
+
+def command(question: Question) -> str:
+    """The shell text that answers the question, in marked sections."""
+    quoted = {name: " ".join(shlex.quote(v) for v in getattr(question, name)) for name in ("tools", "paths", "images")}
+    venvs = " ".join(shlex.quote(v) for v in question.venvs)
+    # fmt: off
+    parts = [
+        f"echo '{MARK} uid'; id -u",
+        f"echo '{MARK} address'; ip -o addr show scope global",
+        f"echo '{MARK} link'; ip -o link show up",
+        f"echo '{MARK} release'; readlink /etc/vllm-fleet/current",
+        f"echo '{MARK} systemd'; test -d /run/systemd/system && echo yes",
+        f"echo '{MARK} tools'; for t in {quoted['tools']}; do command -v $t >/dev/null && echo $t; done",
+        f"echo '{MARK} paths'; for p in {quoted['paths']}; do test -e \"$p\" && echo \"$p\"; done",
+        f"echo '{MARK} disk'; df -Pk /etc /var 2>/dev/null",
+        f"echo '{MARK} engines'; for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info; "
+        "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; done",
+    ]
+    if question.images:
+        parts.append(f"echo '{MARK} images'; for i in {quoted['images']}; do "
+                     "echo \"$i $(docker image inspect -f '{{.Id}}' \"$i\" 2>/dev/null)\"; done")
+    # fmt: on
+    return "; ".join(parts) + "; true"
+
+
+def parse(lines: Iterable[str]) -> Snapshot:
+    """Read the answer; a ValueError says what was missing."""
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in lines:
+        if line.startswith(MARK + " "):
+            current = sections.setdefault(line[len(MARK) + 1 :].strip(), [])
+        elif line.strip():
+            current.append(line)
+    if not sections.get("uid"):
+        raise ValueError("the host's answer has no user id")
+    interfaces = _addresses(sections.get("address", []))
+    up = {_link_name(line) for line in sections.get("link", [])}
+    engines: dict[str, list[str]] = {}
+    for line in sections.get("engines", []):
+        venv, _, distribution = line.partition(" ")
+        engines.setdefault(venv, []).append(distribution)
+    release = sections.get("release", [""])[:1]
+    return Snapshot(
+        user_id=int(sections["uid"][0]),
+        interfaces=interfaces,
+        down=frozenset(set(interfaces.values()) - up),
+        tools=frozenset(sections.get("tools", [])),
+        paths=frozenset(sections.get("paths", [])),
+        images={n: i for n, _, i in (line.partition(" ") for line in sections.get("images", [])) if i},
+        engines={venv: tuple(found) for venv, found in engines.items()},
+        disk_free=_disk(sections.get("disk", [])),
+        release=release[0].rpartition("/")[2] or None if release else None,
+        systemd=bool(sections.get("systemd")),
+    )
+
+
+def _addresses(lines: Sequence[str]) -> dict[str, str]:
+    """``2: eth0    inet 10.0.0.11/24 brd …`` as {10.0.0.11: eth0}."""
+    found = {}
+    for line in lines:
+        words = line.split()
+        if len(words) > 3 and words[2] in ("inet", "inet6"):
+            found[words[3].partition("/")[0]] = words[1]
+    return found
+
+
+def _link_name(line: str) -> str:
+    """``2: host0@if5: <…>`` as host0."""
+    words = line.split()
+    return words[1].rstrip(":").partition("@")[0] if len(words) > 1 else ""
+
+
+def _disk(lines: Sequence[str]) -> dict[str, int]:
+    """df -Pk: free bytes by mount point."""
+    free = {}
+    for line in lines[1:]:
+        words = line.split()
+        if len(words) >= 6 and words[3].isdigit():
+            free[words[5]] = int(words[3]) * 1024
+    return free

@@ -1,0 +1,118 @@
+"""Putting a release onto a host: one question what is there, one command that writes what differs."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import click
+from pyinfra import logger
+from pyinfra.api.command import StringCommand
+from pyinfra.api.facts import FactBase
+from pyinfra.api.operation import operation
+
+from fleet import apply, release
+from fleet.admission import interface_of
+from fleet.findings import error
+from fleet.plan import Plan
+from fleet.release import Release
+from fleet.snapshot import Snapshot
+from tasks import edge
+from tasks.edge import host
+
+
+class InstalledRelease(FactBase[dict[str, Any]]):
+    """``{"id": …, "files": {path: sha256}, "units": {…}}`` of the release that ``current`` points to."""
+
+    @staticmethod
+    def default() -> dict[str, Any]:
+        return {}
+
+    def command(self) -> str:
+        return apply.ask()
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        return apply.read(output)
+
+
+class InstalledFiles(FactBase[dict[str, str]]):
+    """Text of the files of the current release, for a diff."""
+
+    @staticmethod
+    def default() -> dict[str, str]:
+        return {}
+
+    def command(self) -> str:
+        return apply.ask_files()
+
+    def process(self, output: list[str]) -> dict[str, str]:
+        return apply.read_files(output)
+
+
+def build(plan: Plan, seen: Snapshot) -> Release:
+    """The release of the current host."""
+    node = plan.fleet.node(host.name)
+    return release.build(plan, node.name, interface_of(node, seen))
+
+
+@operation()
+def install(wanted: Release | None) -> edge.Commands:
+    """Make ``wanted`` the current release, its units known to systemd and enabled; nothing is started here."""
+    if wanted is None:
+        yield edge.refuse()
+        return
+    installed = host.get_fact(InstalledRelease)
+    if installed.get("id") == wanted.id and installed.get("files") == _hashes(wanted):
+        missing = set(wanted.unit_ids) - set(installed.get("units", ()))
+        if not missing:
+            host.noop(f"release {wanted.id} is in place")
+            return
+    if edge.wants_diff() or not edge.executing():
+        _tell(wanted, installed)
+    if not edge.executing():
+        yield edge.changed()
+        return
+    script = apply.script(wanted)
+    text = base64.b64encode(release.archive(wanted)).decode()
+    done, output, errors = edge.run_here(StringCommand(script), stdin="\n".join(_folded(text)))
+    if done:
+        yield edge.changed()
+        return
+    last = (errors or output or ["no message"])[-1]
+    mend = "mend that and run again; the release before this one is still current"
+    edge.say(error("HOST-WRITE", host.name, f"cannot write release {wanted.id}: {last}", mend))
+    yield edge.refuse()
+
+
+def _folded(text: str, width: int = 4096) -> list[str]:
+    return [text[i : i + width] for i in range(0, len(text), width)]
+
+
+def _hashes(wanted: Release) -> dict[str, str]:
+    return {path: hashlib.sha256(text.encode()).hexdigest() for path, (_, text) in wanted.files.items()}
+
+
+def _tell(wanted: Release, installed: Mapping[str, Any]) -> None:
+    """What would change, unit by unit; with --diff, line by line."""
+    there = host.get_fact(InstalledFiles) if installed.get("id") else {}
+    before = installed.get("id") or "none"
+    logger.info(f"{host.print_prefix}release {before} -> {wanted.id}")
+    for line in apply.changes(there, {path: text for path, (_, text) in wanted.files.items()}):
+        logger.info(f"{host.print_prefix}  {line}")
+    if edge.wants_diff():
+        for line in _diff(there, wanted):
+            logger.info(f"{host.print_prefix}{line}")
+
+
+def _diff(there: Mapping[str, str], wanted: Release) -> Iterator[str]:
+    for path in sorted({*there, *wanted.files}):
+        if path.endswith((".id", "manifest.json")):
+            continue
+        old = there.get(path, "").splitlines()
+        new = wanted.files[path][1].splitlines() if path in wanted.files else []
+        for line in difflib.unified_diff(old, new, f"now/{path}", f"then/{path}", lineterm=""):
+            colour = {"+": "green", "-": "red"}.get(line[:1])
+            yield click.style(line, fg=colour) if colour else line
