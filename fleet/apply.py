@@ -73,6 +73,8 @@ def script(wanted: Release) -> str:
         "set -eu",
         "umask 022",
         f"mkdir -p {releases}",
+        f"exec 9>{ROOT}/.lock",  # a cut run's command may still be at work here
+        'flock -w 60 9 || { echo "another run is writing here" >&2; exit 1; }',
         f"rm -rf {releases}/.new-* {ROOT}/.current-*",  # what a cut run left
         f"tmp={releases}/.new-$$",
         'mkdir "$tmp"',

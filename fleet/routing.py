@@ -15,6 +15,11 @@ ASCEND_PROXY_DIR = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v
 ASCEND_PROXY = "load_balance_proxy_server_example.py"
 HAPROXY_CONFIG = "/etc/vllm-fleet/current/proxy/haproxy.cfg"
 ROUTER_METRICS_PORT = 29000
+# The router's own interval is 60 s: a dead worker would stay in rotation as long.
+ROUTER_HEALTH = (
+    *("--health-check-interval-secs", "2", "--health-failure-threshold", "2"),
+    *("--health-success-threshold", "1", "--worker-startup-check-interval", "1"),
+)
 
 
 def proxy_units(fleet: Fleet, recipe: Recipe, instances: tuple[Instance, ...]) -> tuple[Unit, ...]:
@@ -52,7 +57,7 @@ def _vllm_router(node: Node, port: int, instances: tuple[Instance, ...]) -> Unit
         for instance in instances:
             if instance.role == role:
                 argv += [f"--{role}", instance.url]
-    argv += ["--policy", "round_robin", "--prometheus-host", "127.0.0.1"]
+    argv += ["--policy", "round_robin", *ROUTER_HEALTH, "--prometheus-host", "127.0.0.1"]
     argv += ["--prometheus-port", str(ROUTER_METRICS_PORT)]
     return Unit(
         name="vllm-router",

@@ -82,11 +82,12 @@ def wait(plan: Plan, unit: Unit, address: str, seconds: int) -> str:
 
 
 def last_words(unit: Unit) -> str:
-    """State, then the journal's end without systemd's own talk of starting again."""
+    """State, then the journal of the last start, without systemd's own talk of starting."""
     service = shlex.quote(f"{unit.name}.service")
     return (
-        f"systemctl show -p ActiveState --value {service}; "
-        f"journalctl -u {service} -n 120 -o cat --no-pager | grep -v -e 'Scheduled restart' -e '^Start' -e '^Stop'"
+        f"systemctl show -p ActiveState --value {service}; id=$(systemctl show -p InvocationID --value {service}); "
+        "journalctl -n 120 -o cat --no-pager _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id "
+        "| grep -v -e '^Start' -e '^Stop'"
     )
 
 

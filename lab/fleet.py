@@ -98,8 +98,8 @@ class Lab:
         """Boot `count` hosts, or what is missing of them, and wait until all answer ssh.
 
         `mounts` adds read-only mounts (path here -> path in the hosts) to the default ones. `cpus` binds host i to
-        one core, cpus[i % len(cpus)]; empty leaves hosts free, which is faster. A lab that a dead run left half-made
-        is cleaned first. Hosts beyond `count` are left alone.
+        one core, cpus[i % len(cpus)]; empty leaves hosts free, which measured no slower (docs/lab.md). A lab that a
+        dead run left half-made is cleaned first. Hosts beyond `count` are left alone.
         """
         require()
         wanted = self.plan.hosts(count)
@@ -213,7 +213,7 @@ class Lab:
             state = load(self.state_file)
         except LabError:
             state = None
-        alive = [entry for entry in state.hosts if self._status(entry).state == "up"] if state else []
+        alive = [entry for entry in state.hosts if self._status(entry).state in ("up", "off")] if state else []
         if state is None or not alive:
             self._clean()
             return None

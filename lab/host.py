@@ -21,15 +21,20 @@ from lab.shell import last_line
 
 BOOT_TIMEOUT_S = 90.0
 NSPAWN = "systemd-nspawn"
+# What may carry a host's root in its arguments while the host boots or runs.
+STARTERS = ("sh", "setpriv", "taskset", NSPAWN)
 LOGINS = {"root": "root", "ops": "home/ops", "deployer": "home/deployer"}
 
-# Enters the host's cgroup before nspawn looks at it; $1 is the cgroup, the rest the command.
-ENTER = 'if [ -n "$1" ]; then echo $$ > "$1/cgroup.procs" || exit 1; fi; shift; exec "$@"'
+# $1 is the host's cgroup, which must be entered before nspawn looks where it is; the rest is the command.
+ENTER = 'if [ -n "$1" ]; then echo $$ > "$1/cgroup.procs" || exit 1; fi; shift; exec setpriv --pdeathsig KILL "$@"'
+# With --keep-unit a reboot inside ends nspawn with 133, for its supervisor to start it again; this is the supervisor.
+# Without it the host has lost its power: the death signal above takes nspawn along.
+SUPERVISE = 'n=0; while [ $n -lt 100 ]; do sh -c "$0" sh "$@"; [ $? -eq 133 ] || exit; n=$((n+1)); done'
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host as its users see it. `pid` is its nspawn process, 0 when off; `root` its file system seen from here."""
+    """A host as its users see it. `pid` is its supervisor, 0 when off; `root` its file system seen from here."""
 
     name: str
     address: str
@@ -127,7 +132,7 @@ def escape(path: str) -> str:
 
 
 def boot(files: HostFiles, host: Address, command: Sequence[str]) -> int:
-    """Start nspawn in a session of its own and return its process number; the host outlives this process."""
+    """Start the host in a session of its own and return its supervisor's pid; the host outlives this process."""
     files.docker.mkdir(exist_ok=True)
     group = cgroups.make(host.name)
     # Without the variable a host on a machine with version 1 cgroups gets those, read-only, and Docker fails.
@@ -136,7 +141,7 @@ def boot(files: HostFiles, host: Address, command: Sequence[str]) -> int:
     try:
         return os.posix_spawn(
             "/bin/sh",
-            ["sh", "-c", ENTER, "sh", str(group or ""), *command],
+            ["sh", "-c", SUPERVISE, ENTER, str(group or ""), *command],
             env,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
@@ -150,7 +155,7 @@ def boot(files: HostFiles, host: Address, command: Sequence[str]) -> int:
 
 
 def is_running(files: HostFiles, pid: int) -> bool:
-    """Whether `pid` is this host's nspawn and lives; numbers are given out again, so the command line decides."""
+    """Whether `pid` is this host's supervisor and lives; numbers are given out again, so the command line decides."""
     return pid > 0 and not reap(pid) and is_alive(pid) and belongs_to(pid, files.root)
 
 
@@ -184,12 +189,8 @@ def console_end(files: HostFiles) -> str:
 
 
 def kill(files: HostFiles, name: str, pid: int) -> None:
-    """Pull the plug: end the host's nspawn and all in it at once. The overlay stays mounted with what was written."""
-    leftovers = [
-        *processes_of(files.root, NSPAWN),
-        *processes_of(files.root, "sh"),
-        *processes_of(files.root, "taskset"),
-    ]
+    """Pull the plug: end the host and all in it at once. The overlay stays mounted with what was written."""
+    leftovers = [found for program in STARTERS for found in processes_of(files.root, program)]
     kill_all({pid, *leftovers} - {0}, files.root)
     cgroups.kill(name)
 

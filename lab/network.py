@@ -87,6 +87,8 @@ def bridge_up(plan: LabPlan) -> None:
         timeout=10,
     )
     run(["ip", "link", "set", plan.bridge, "up"], doing=f"starting {plan.bridge}", timeout=10)
+    # Hosts have a default route because engines find their own address by it; nothing is ever sent further.
+    write_kernel(Path(f"/proc/sys/net/ipv4/conf/{plan.bridge}/forwarding"), "0")
     let_bridge_pass()
 
 

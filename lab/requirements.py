@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.errors import LabError
 
 INSTALL = "apt-get install debootstrap systemd-container iproute2 openssh-client"
-PROGRAMS = ("debootstrap", "systemd-nspawn", "ip", "ssh", "ssh-keygen", "mount", "chroot")
+PROGRAMS = ("debootstrap", "systemd-nspawn", "ip", "ssh", "ssh-keygen", "mount", "chroot", "setpriv")
 
 
 def problems() -> list[str]:

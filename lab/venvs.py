@@ -99,6 +99,16 @@ def base_prefix() -> Path | None:
     return None if prefix == Path("/usr") else prefix
 
 
+def require_interpreter(rootfs: Path) -> None:
+    """Raise LabError when hosts would not have the interpreter: the system's own of another distribution."""
+    interpreter = Path(sys.executable).resolve()
+    if base_prefix() is None and not (rootfs / interpreter.relative_to("/")).exists():
+        raise LabError(
+            f"hosts do not have {interpreter}, which the engines would link to: "
+            "run vllm-fleet from a Python of its own (uv venv --python 3.11 --managed-python)"
+        )
+
+
 def write_dist_info(venv: Path, name: str, version: str, extra: dict[str, str] | None = None) -> None:
     """Write the metadata of a distribution by hand, so that importlib.metadata (and `uv pip list`) knows it."""
     folder = site_packages(venv) / f"{name.replace('-', '_')}-{version}.dist-info"

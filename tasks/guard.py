@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from typing import Any
 
@@ -23,7 +24,7 @@ def check_before_connecting(params: dict[str, Any]) -> None:
     """Read inventory and recipe, check them, and end the run with a true code where something is wrong."""
     path = params["inventory"]
     try:
-        _plans["current"] = the_plan = plan_of(path, _overrides(params))
+        _plans["current"] = the_plan = plan_of(path, overrides(params.get("data") or ()))
         _refuse_empty_limit(the_plan, params)
     except FleetError as exc:
         _show(exc.findings)
@@ -43,17 +44,20 @@ def current_plan() -> Plan:
     return _plans["current"]
 
 
-def plan_of(path: str, overrides: dict[str, Any] | None = None) -> Plan:
+def plan_of(path: str, data: dict[str, Any] | None = None) -> Plan:
     """The plan of an inventory file; a FleetError carries every fault."""
-    fleet = inventory.fleet_of(path, overrides)
+    fleet = inventory.fleet_of(path, data)
     return plan(fleet, recipes.load(recipes.find(fleet.recipe)))
 
 
-def _overrides(params: dict[str, Any]) -> dict[str, Any]:
+def overrides(data: Iterable[str]) -> dict[str, Any]:
     """``--data key=value`` as pyinfra reads it."""
     from pyinfra_cli.util import parse_cli_arg
 
-    pairs = [str(item).partition("=") for item in params.get("data") or ()]
+    pairs = [str(item).partition("=") for item in data]
+    for key, equals, _ in pairs:
+        if not equals or not key:
+            raise FleetError(error("RUN-DATA", f"--data {key}", "this is no KEY=VALUE", "write --data key=value"))
     return {key: parse_cli_arg(value) for key, _, value in pairs}
 
 

@@ -14,7 +14,7 @@ from pyinfra.api.command import StringCommand
 from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 
-from fleet import apply, release
+from fleet import apply, journal, release
 from fleet.admission import interface_of
 from fleet.findings import error
 from fleet.plan import Plan
@@ -81,9 +81,9 @@ def install(wanted: Release | None) -> edge.Commands:
     if done:
         yield edge.changed()
         return
-    last = (errors or output or ["no message"])[-1]
+    why = journal.reason(errors or output)
     mend = "mend that and run again; the release before this one is still current"
-    edge.say(error("HOST-WRITE", host.name, f"cannot write release {wanted.id}: {last}", mend))
+    edge.say(error("HOST-WRITE", host.name, f"cannot write release {wanted.id}: {why}", mend))
     yield edge.refuse()
 
 

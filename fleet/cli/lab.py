@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_ENGINE = "0.32.0"
 USER_ERROR = 2
-SSH_FAILED = 255
 
 
 def one_line_errors(command: Command) -> Command:
@@ -85,7 +84,7 @@ def up(count: int, docker: bool, engines: Sequence[str], no_engine: bool, subnet
         install(engines)
     wanted.up(count, docker=docker)
     click.echo(table(wanted.status(), time.time()))
-    click.echo(f"\n{count} hosts after {time.monotonic() - begin:.1f} s. Next:\n{next_steps(wanted)}")
+    click.echo(f"\nlab {name} is up after {time.monotonic() - begin:.1f} s. Next:\n{next_steps(wanted)}")
 
 
 def install(engines: Sequence[str]) -> None:
@@ -102,7 +101,8 @@ def install(engines: Sequence[str]) -> None:
 def next_steps(lab: Lab) -> str:
     """Lines to paste."""
     option = "" if lab.name == "lab" else f" --name {lab.name}"
-    inventory = os.path.relpath(lab.inventory)
+    here = os.path.relpath(lab.inventory)
+    inventory = lab.inventory if here.startswith("..") else here
     return f"  fleet lab ssh{option} {lab.name}-0\n  pyinfra {inventory} exec -- uname -a\n  fleet lab down{option}"
 
 

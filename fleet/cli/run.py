@@ -1,7 +1,114 @@
-"""placeholder"""
+"""``fleet run``: a deploy with its plan shown first, and an exit code that is true."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import click
 
+from fleet import yamlfile
+from fleet.findings import FleetError, error, errors
+
+EXIT_INTERRUPTED = 130
+_PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
+
 
 @click.command()
-def run() -> None: ...
+@click.argument("inventory")
+@click.argument("verb")
+@click.option("-y", "--yes", is_flag=True, help="Apply without asking.")
+@click.option("--dry", is_flag=True, help="Show the plan and stop.")
+@click.option("--diff", is_flag=True, help="Show the plan line by line.")
+@click.option("--limit", multiple=True, metavar="HOST|GROUP", help="Only these hosts; may be repeated.")
+@click.option("--data", multiple=True, metavar="KEY=VALUE", help="Override a key of the inventory's data.")
+@click.option("--json", "json_output", is_flag=True, help="Result as JSON on standard output.")
+@click.option("-v", "--verbose", count=True, help="More of what pyinfra does; may be repeated.")
+def run(
+    inventory: str,
+    verb: str,
+    yes: bool,
+    dry: bool,
+    diff: bool,
+    limit: tuple[str, ...],
+    data: tuple[str, ...],
+    json_output: bool,
+    verbose: int,
+) -> None:
+    """Run deploy/VERB.py on INVENTORY: check, plan, confirm, apply.
+
+    Exit code 0 only if everything asked for is so; 1: a host failed; 2: cannot be read or asked;
+    130: interrupted.
+    """
+    deploy = _deploy_file(verb)
+    _refuse_errors(inventory, data, json_output)
+    options = [word for name in limit for word in ("--limit", name)]
+    options += [word for pair in data for word in ("--data", pair)]
+    options += ["--diff"] * diff + ["-" + "v" * verbose] * bool(verbose)
+    if dry or not yes:
+        code = _pyinfra(["--dry", *options, *["--json"] * json_output, inventory, deploy], json_output)
+        if code or dry:
+            sys.exit(code)
+        _confirm(json_output)
+    sys.exit(_pyinfra(["-y", *options, *["--json"] * json_output, inventory, deploy], json_output))
+
+
+def _deploy_file(verb: str) -> str:
+    known = sorted(p.stem for p in Path("deploy").glob("[a-z]*.py"))
+    if not known:
+        mend = "run fleet from the root of the repository"
+        raise FleetError(error("RUN-VERB", str(Path.cwd()), "there is no folder deploy here", mend))
+    if verb not in known:
+        raise FleetError(error("RUN-VERB", f"verb {verb}", "there is no such deploy", yamlfile.nearest(verb, known)))
+    return f"deploy/{verb}.py"
+
+
+def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
+    """The check that the deploy would make too, here before pyinfra starts."""
+    from fleet.check import check_plan
+    from fleet.cli.main import EXIT_ERRORS, show
+    from tasks.guard import overrides, plan_of
+
+    findings = check_plan(plan_of(inventory, overrides(data)))
+    if errors(findings):
+        show(findings)
+        sys.exit(EXIT_ERRORS)
+    if not quiet:
+        click.echo(f"{inventory}: checked, {len(findings)} warnings", err=True)
+
+
+def _confirm(json_output: bool) -> None:
+    if json_output or not sys.stdin.isatty():
+        raise FleetError(error("RUN-CONFIRM", "fleet run", "nobody is here to confirm", "add --yes to apply"))
+    if not click.confirm("Apply this?", err=True):
+        sys.exit(EXIT_INTERRUPTED)
+
+
+def _pyinfra(arguments: list[str], json_output: bool) -> int:
+    """Run pyinfra in a process of its own; its green exits that should not be are made red."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child gets it too, and says so
+    child = subprocess.Popen(
+        [*_PYINFRA, *arguments],
+        stdout=subprocess.PIPE if json_output else None,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    output, _ = child.communicate()
+    code = child.returncode if child.returncode >= 0 else 128 - child.returncode
+    if json_output:
+        if not _is_json(output or ""):
+            code = code or 1
+            output = json.dumps({"aborted": True, "exit_code": code})
+        click.echo(output)
+    return code
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

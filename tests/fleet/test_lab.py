@@ -87,9 +87,10 @@ def test_accounts_with_and_without_sudo(two: Lab) -> None:
     assert two.ssh("labtest-0", "sudo -n id -un", user="ops").returncode != 0
 
 
-def test_hosts_reach_each_other_and_nothing_else(two: Lab) -> None:
+def test_hosts_reach_each_other_and_are_not_routed_anywhere(two: Lab) -> None:
     assert two.ssh("labtest-0", "ping -c1 -W2 10.231.78.11").returncode == 0
-    assert two.ssh("labtest-0", "cat < /dev/tcp/10.231.78.11/22 | head -c 4").stdout == "SSH-"
+    assert two.ssh("labtest-0", "head -c 4 < /dev/tcp/10.231.78.11/22", timeout=10).stdout == "SSH-"
+    assert Path(f"/proc/sys/net/ipv4/conf/{two.plan.bridge}/forwarding").read_text() == "0\n"
 
 
 def test_services_of_two_hosts_do_not_mix(two: Lab) -> None:
@@ -116,6 +117,14 @@ def test_pulling_the_plug_keeps_what_was_written_and_a_reset_does_not(two: Lab) 
     assert two.ssh("labtest-1", "cat /root/note").stdout == "kept\n"
     two.reset("labtest-1")
     assert two.ssh("labtest-1", "cat /root/note").returncode == 1
+
+
+def test_up_boots_hosts_that_were_turned_off_with_what_they_had_written(two: Lab) -> None:
+    two.ssh("labtest-0", "echo kept > /root/note")
+    for host in two.hosts:
+        two.power_off(host.name)
+    two.up(2)
+    assert two.ssh("labtest-0", "cat /root/note").stdout == "kept\n"
 
 
 def test_a_reboot_comes_back(two: Lab) -> None:
@@ -170,7 +179,8 @@ def has_host(lab: Lab) -> bool:
 @pytest.mark.parametrize("moment", [has_bridge, has_mount, has_host])
 def test_a_run_killed_half_way_is_cleaned_by_down(lab: Lab, moment: Callable[[Lab], bool]) -> None:
     lab.down()
-    program = f"from pathlib import Path; from lab.fleet import Lab; Lab({NAME!r}, {SUBNET!r}, Path({str(lab.directory)!r})).up(2)"
+    arguments = f"{NAME!r}, {SUBNET!r}, Path({str(lab.directory)!r})"
+    program = f"from pathlib import Path; from lab.fleet import Lab; Lab({arguments}).up(2)"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
         deadline = time.monotonic() + 30
         while not moment(lab) and child.poll() is None and time.monotonic() < deadline:

@@ -1,0 +1,46 @@
+# The two that a newcomer needs: make demo, make test.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo down test lint unit fleet setup system format clean
+
+help:
+	@echo "make demo   boot the embedded lab, serve a tiny model on it with the real engine, ask it a question"
+	@echo "make down   remove the lab again"
+	@echo "make test   lint, unit tests, whole deploys on booted hosts"
+	@echo "make lint | unit | fleet | format | setup"
+
+demo: setup
+	@$(BIN)/python -m lab.demo
+
+down:
+	@$(BIN)/fleet lab down
+
+test: lint unit fleet
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy fleet tasks deploy lab
+
+unit: setup
+	@$(BIN)/pytest tests/unit
+
+fleet: setup
+	@$(BIN)/pytest tests/fleet
+
+format: setup
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+setup: .venv/.done
+
+.venv/.done: pyproject.toml constraints.txt scripts/system.sh
+	@scripts/system.sh
+	@echo "making the Python environment in .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache *.egg-info
