@@ -91,7 +91,7 @@ def _engine_unit(
 
 def _ray_unit(recipe: Recipe, instance: Instance, member: Member, head: bool) -> Unit:
     argv = ["ray", "start"]
-    argv += ["--head", f"--port={RAY_PORT}"] if head else [f"--address={instance.head.address}:{RAY_PORT}"]
+    argv += ["--head", f"--port={RAY_PORT}"] if head else [f"--address={instance.head.at(RAY_PORT)}"]
     argv += (
         [f"--node-ip-address={member.node.address}", "--include-dashboard=false"]
         if head

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fleet import yamlfile
 from fleet.findings import Finding, FleetError, error
-from fleet.recipe import PlatformName, Port
+from fleet.recipe import PlatformName, Port, check_env
 
 ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
 ENGINE_ROLES = ("serve", "prefill", "decode", "ray-head", "ray-worker")
@@ -60,6 +60,11 @@ class Settings(BaseModel):
             raise ValueError(f"{value!r} is no interface name; leave it out, it is found from the address")
         return value
 
+    @field_validator("env")
+    @classmethod
+    def _no_secrets(cls, value: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        return check_env(value)
+
     @field_validator("mounts")
     @classmethod
     def _are_mounts(cls, value: list[str]) -> list[str]:
@@ -77,6 +82,11 @@ class Node:
     address: str
     roles: tuple[str, ...]
     settings: Settings = field(repr=False)
+
+    def at(self, port: int) -> str:
+        """``address:port``, an IPv6 address in brackets."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{host}:{port}"
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"http://{self.head.address}:{self.api_port}"
+        return f"http://{self.head.at(self.api_port)}"
 
     @property
     def engine_id(self) -> str:
@@ -125,7 +125,7 @@ class Plan:
         """Addresses that clients use: the proxies, or the instances where there is none."""
         proxies = [u for u in self.units if u.kind == "proxy"]
         if proxies:
-            return tuple(f"http://{self.fleet.node(u.host).address}:{u.ports['api']}" for u in proxies)
+            return tuple(f"http://{self.fleet.node(u.host).at(u.ports['api'])}" for u in proxies)
         return tuple(i.url for i in self.instances)
 
 

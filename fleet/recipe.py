@@ -110,12 +110,15 @@ class Yarn(Strict):
     factor: float = Field(gt=1)
 
 
-def _check_env(env: dict[str, Any]) -> dict[str, Any]:
+def check_env(env: dict[str, Any]) -> dict[str, Any]:
+    """Names are names, and none of them holds a secret: what comes from here is world-readable on the hosts."""
     for name in env:
         if not _ENV_NAME.match(name):
             raise ValueError(f"{name!r} is no name of an environment variable; use letters, digits and _")
         if _SECRET.search(name) and "TOKENIZER" not in name and "TOKENS" not in name:
-            raise ValueError(f"{name} looks like a secret; recipes are world-readable, keep it out of them")
+            raise ValueError(
+                f"{name} looks like a secret; keep it out, what stands here becomes world-readable on the hosts"
+            )
     return env
 
 
@@ -143,7 +146,7 @@ class Shared(Strict):
     args: dict[str, Argument] = {}
     env: dict[str, Scalar | None] = {}
 
-    _env = field_validator("env")(_check_env)
+    _env = field_validator("env")(check_env)
     _args = field_validator("args")(_check_args)
 
 

@@ -44,7 +44,7 @@ def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
         files[wrapper] = (0o755, _template("units/docker.sh.j2").render(unit=unit, script=f"{BASE}/{run}"))
         start = f"{BASE}/{wrapper}"
     if unit.config:
-        text = _template(unit.config).render(unit=unit, instances=plan.instances)
+        text = _template(unit.config).render(unit=unit, instances=plan.instances, node=plan.fleet.node(unit.host))
         files[unit.config.removesuffix(".j2")] = (0o644, text)
     service = _template("units/unit.service.j2").render(
         unit=unit,

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fleet.inventory import Node
 from fleet.plan import Plan, Unit
 
 PROGRESS_SECONDS = 15
@@ -53,13 +54,13 @@ def start(units: Iterable[Unit]) -> str:
     return f"systemctl reset-failed {names} 2>/dev/null; timeout {limit} systemctl restart {names}"
 
 
-def wait(plan: Plan, unit: Unit, address: str, seconds: int) -> str:
+def wait(plan: Plan, unit: Unit, node: Node, seconds: int) -> str:
     """Until the unit's server answers (or, without an API, is active); 3 if it died, 4 if time ran out.
 
     Prints what it waits for every 15 s.
     """
     api = unit.ports.get("api")
-    ready = _answers(plan, unit, f"http://{address}:{api}") if api else "true"
+    ready = _answers(plan, unit, f"http://{node.at(api)}") if api else "true"
     service = shlex.quote(f"{unit.name}.service")
     return "\n".join(
         [

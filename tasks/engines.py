@@ -74,9 +74,9 @@ def answer(plan: Plan, stage: Sequence[str], seconds: int) -> edge.Commands:
     units = _units_of_stage(plan, stage)
     if not edge.executing() or not units:
         return
-    address = plan.fleet.node(host.name).address
+    node = plan.fleet.node(host.name)
     for unit in units:
-        text = waiting.wait(plan, unit, address, seconds)
+        text = waiting.wait(plan, unit, node, seconds)
         done, output, errors = edge.run_here(StringCommand(text), live=True)
         if not done:
             edge.say(_why_not(unit, errors or output, seconds))
@@ -116,8 +116,8 @@ def smoke(plan: Plan) -> edge.Commands:
 
 def entry_of(plan: Plan, name: str) -> str | None:
     """The address at which clients reach the service on this host."""
-    address = plan.fleet.node(name).address
-    return next((e for e in plan.entries if e.startswith(f"http://{address}:")), None)
+    start = f"http://{plan.fleet.node(name).at(0)[:-1]}"
+    return next((e for e in plan.entries if e.startswith(start)), None)
 
 
 def unserved(plan: Plan, lost: frozenset[str]) -> str:
