@@ -8,13 +8,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fleet import yamlfile
 from fleet.findings import Finding, FleetError, error
-from fleet.recipe import PlatformName, Port, check_env
+from fleet.recipe import PlatformName, Port, check_env, check_image, check_listener, check_version
 
 ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
 ENGINE_ROLES = ("serve", "prefill", "decode", "ray-head", "ray-worker")
@@ -49,8 +50,8 @@ class Settings(BaseModel):
     @field_validator("weights_dir", "venv", "router_venv")
     @classmethod
     def _absolute(cls, value: str) -> str:
-        if not re.match(r"/[^\s'\"$`\\:]*\Z", value) or ".." in value.split("/"):
-            raise ValueError(f"{value!r} is no plain absolute path; write it from / on, without spaces or quotes")
+        if not re.match(r"/[^\s'\"$`\\:%]*\Z", value) or ".." in value.split("/"):
+            raise ValueError(f"{value!r} is no plain absolute path; write it from / on, without spaces, quotes or %")
         return value.rstrip("/") or "/"
 
     @field_validator("interface")
@@ -59,6 +60,21 @@ class Settings(BaseModel):
         if value is not None and not _INTERFACE.match(value):
             raise ValueError(f"{value!r} is no interface name; leave it out, it is found from the address")
         return value
+
+    @field_validator("image", "registry_mirror")
+    @classmethod
+    def _is_image(cls, value: str | None) -> str | None:
+        return value if value is None else check_image(value)
+
+    @field_validator("engine_version")
+    @classmethod
+    def _is_version(cls, value: str | None) -> str | None:
+        return value if value is None else check_version(value)
+
+    @field_validator("api_host")
+    @classmethod
+    def _is_listener(cls, value: str | None) -> str | None:
+        return value if value is None else check_listener(value)
 
     @field_validator("env")
     @classmethod
@@ -150,7 +166,8 @@ def _strays(source: str, names: list[str], groups: dict[str, list[str]]) -> list
     """Hosts that no role holds: most often a group with a misspelt name."""
     findings = []
     for name in names:
-        its_groups = [g for g, hosts in groups.items() if name in hosts and g != "all"] or ["all"]
+        of_all = ("all", PurePath(source).stem)
+        its_groups = [g for g, hosts in groups.items() if name in hosts and g not in of_all] or ["all"]
         mend = yamlfile.nearest(its_groups[0], [r.replace("-", "_") for r in ROLES])
         what = f"host {name} is in no role"
         findings.append(error("INV-ROLE", f"{source} {its_groups[0]}", what, f"{mend} as the group's name"))

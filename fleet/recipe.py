@@ -5,6 +5,7 @@ A person writes each number once; ``fleet.plan`` derives what follows from it. U
 
 from __future__ import annotations
 
+import contextlib
 import re
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +50,29 @@ _SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL)", re.IGNORECA
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*\Z")
 
 
+def check_version(value: str) -> str:
+    """A version that can be compared."""
+    try:
+        Version(value)
+    except InvalidVersion as exc:
+        raise ValueError(f"{value!r} is no version; write it like 0.13.0") from exc
+    return value
+
+
+def check_image(value: str) -> str:
+    """An image's name, tag or digest included."""
+    if not re.match(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*\Z", value):
+        raise ValueError(f"{value!r} is no image name; write registry/name:tag or registry/name@sha256:...")
+    return value
+
+
+def check_listener(value: str) -> str:
+    """An address or name to listen on."""
+    if not re.match(r"[A-Za-z0-9.:_-]+\Z", value):
+        raise ValueError(f"{value!r} is no address to listen on; write 0.0.0.0 or one of the host's own")
+    return value
+
+
 class Strict(BaseModel):
     """Unknown keys refused, values frozen."""
 
@@ -73,6 +97,13 @@ class Model(Strict):
             raise ValueError(f"{value!r} is no model name; write it as organisation/name, without spaces")
         return value
 
+    @field_validator("served_name", "quantization")
+    @classmethod
+    def _one_word(cls, value: str | None) -> str | None:
+        if value is not None and (not value.isprintable() or not value or any(c.isspace() for c in value)):
+            raise ValueError(f"{value!r} is no name; write one word")
+        return value
+
 
 class Engine(Strict):
     """The engine's version, and the image if it is not the vendor's usual one."""
@@ -84,20 +115,12 @@ class Engine(Strict):
     @field_validator("vllm", "vllm_ascend")
     @classmethod
     def _is_version(cls, value: str | None) -> str | None:
-        if value is None:
-            return None
-        try:
-            Version(value)
-        except InvalidVersion as exc:
-            raise ValueError(f"{value!r} is no version; write it like 0.13.0") from exc
-        return value
+        return value if value is None else check_version(value)
 
     @field_validator("image")
     @classmethod
     def _is_image(cls, value: str | None) -> str | None:
-        if value is not None and (not value or value != value.strip() or any(c.isspace() for c in value)):
-            raise ValueError(f"{value!r} is no image name; write registry/name:tag or registry/name@sha256:...")
-        return value
+        return value if value is None else check_image(value)
 
     @cached_property
     def version(self) -> Version:
@@ -122,15 +145,20 @@ def check_env(env: dict[str, Any]) -> dict[str, Any]:
     return env
 
 
-def _check_args(args: dict[str, Any]) -> dict[str, Any]:
+def check_args(args: dict[str, Any]) -> dict[str, Any]:
+    """Names are names, none is derived or secret, and none contradicts another."""
     seen: dict[str, str] = {}
     for name in args:
         flag = name.replace("_", "-")
         if not re.match(r"[a-z0-9][a-z0-9.-]*\Z", flag):
             raise ValueError(f"{name!r} is no argument name; write it without dashes in front, in lower case")
         flag = SHORT_FORMS.get(flag, flag)
-        if flag in DERIVED:
-            raise ValueError(f"{name} is derived; remove it, it follows from {DERIVED[flag]}")
+        if flag.partition(".")[0] in DERIVED:
+            raise ValueError(f"{name} is derived; remove it, it follows from {DERIVED[flag.partition('.')[0]]}")
+        if flag in ("api-key", "hf-token"):
+            raise ValueError(f"{name} is a secret; keep it out, what stands here becomes world-readable on the hosts")
+        if flag.startswith("no-") and args[name] is False:
+            raise ValueError(f"{name}: false denies twice; write {flag[3:]}: true")
         if flag in seen:
             raise ValueError(f"{name} repeats {seen[flag]}; keep one of them")
         seen[flag] = name
@@ -147,7 +175,7 @@ class Shared(Strict):
     env: dict[str, Scalar | None] = {}
 
     _env = field_validator("env")(check_env)
-    _args = field_validator("args")(_check_args)
+    _args = field_validator("args")(check_args)
 
 
 class Role(Shared):
@@ -161,6 +189,11 @@ class Role(Shared):
     port: Port | None = None
     rpc_port: Port = 13389
     yarn: Yarn | None = None
+
+    @field_validator("host")
+    @classmethod
+    def _is_listener(cls, value: str | None) -> str | None:
+        return value if value is None else check_listener(value)
 
     def wrote(self, field: str) -> bool:
         """Whether the recipe gives the field, as against its default."""
@@ -256,6 +289,8 @@ class Recipe(Strict):
             raise ValueError("these roles do not go together; give serve, or prefill and decode")
         if "prefill" in names and self.kv_transfer is None:
             raise ValueError("prefill and decode need kv_transfer; add kv_transfer with its connector")
+        for name in self.roles:
+            check_args(self.role(name).args)
         if "serve" in names and self.kv_transfer is not None:
             raise ValueError("kv_transfer without prefill and decode has no effect; remove it")
         if self.platform.startswith("ascend") and self.engine.vllm_ascend is None and self.engine.image is None:
@@ -282,8 +317,9 @@ def find(name: str, base: Path = FILES / "recipes") -> Path:
     if name.endswith((".yaml", ".yml")):
         candidates.append(Path(name))
     for path in candidates:
-        if path.is_file() and path.suffix in (".yaml", ".yml"):
-            return path
+        with contextlib.suppress(OSError):  # a name that no file can have
+            if path.is_file() and path.suffix in (".yaml", ".yml"):
+                return path
     known = sorted(str(p.relative_to(base).with_suffix("")) for p in base.rglob("*.yaml"))
     mend = yamlfile.nearest(name, known)
     raise FleetError(error("RECIPE-NAME", f"recipe {name!r}", f"there is no such recipe under {base.name}/", mend))

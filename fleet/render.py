@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,8 +16,8 @@ from fleet.plan import Plan, Unit, open_interface
 
 BASE = "/etc/vllm-fleet/current"
 # Variables that a value may refer to; every other $ is meant literally.
-_EXPANDED = ("LD_LIBRARY_PATH", "PATH", "PYTHONPATH")
-_JSON_OPTIONS = ("{", "[")
+_EXPANDED = "LD_LIBRARY_PATH|PATH|PYTHONPATH|ifname"
+_REFERENCE = re.compile(rf"\$\{{({_EXPANDED})\}}|\$({_EXPANDED})(?![A-Za-z0-9_])")
 
 
 def script(unit: Unit, interface_lookup: str | None = None) -> str:
@@ -114,12 +115,16 @@ def _template(name: str) -> Any:
 
 def _env_value(value: str) -> str:
     """Quoted for a shell; a reference to a search path is expanded, anything else stays as it is."""
-    if not any(f"${name}" in value or f"${{{name}}}" in value for name in (*_EXPANDED, "ifname")):
+    parts = _REFERENCE.split(value)
+    if len(parts) == 1:
         return shlex.quote(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`").replace("$", "\\$")
-    for name in (*_EXPANDED, "ifname"):
-        escaped = escaped.replace(f"\\${{{name}}}", f"${{{name}:-}}").replace(f"\\${name}", f"${{{name}:-}}")
-    return f'"{escaped}"'
+    # split() gives text, name in braces or None, bare name or None, text, ...
+    words = []
+    for i in range(0, len(parts), 3):
+        words.append(re.sub(r'([\\"`$])', r"\\\1", parts[i]))
+        if i + 2 < len(parts):
+            words.append(f"${{{parts[i + 1] or parts[i + 2]}:-}}")
+    return '"' + "".join(words) + '"'
 
 
 def _command(argv: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from fleet.findings import Finding, FleetError, error
 
 MAX_BYTES = 1_000_000
+MAX_VALUES = 20_000
 
 Path_ = tuple[str | int, ...]
 
@@ -24,6 +26,7 @@ class Document:
     path: Path
     data: Any = None
     lines: dict[Path_, int] = field(default_factory=dict)
+    values: int = 0
 
     def where(self, loc: Path_) -> str:
         """``file:line key.path`` of the nearest known place."""
@@ -77,6 +80,10 @@ def parse(text: str, path: Path, rule: str = "RECIPE-READ") -> Document:
 def _plain(node: yaml.Node, loc: Path_, document: Document, rule: str) -> Any:
     """The plain data of a node; a key given twice is an error, an alias is plain data again."""
     document.lines.setdefault(loc, node.start_mark.line + 1)
+    document.values += 1
+    if document.values > MAX_VALUES:
+        what = f"more than {MAX_VALUES} values, aliases counted"
+        raise FleetError(error(rule, str(document.path), what, "write less, or fewer aliases"))
     if isinstance(node, yaml.MappingNode):
         result: dict[Any, Any] = {}
         for key_node, value_node in node.value:
@@ -164,22 +171,24 @@ def _fields_at(model: type[BaseModel], loc: Path_) -> list[str]:
     """Names of the fields of the model that stands at ``loc``."""
     current: Any = model
     for part in loc:
-        candidates = list(_models(current, str(part)))
-        if not candidates:
+        info = current.model_fields.get(str(part))
+        if info is None:  # the key of a mapping of models
+            continue
+        found = list(_models(info.annotation))
+        if not found:
             return []
-        current = candidates[0]
+        current = found[0]
     return list(current.model_fields)
 
 
-def _models(model: type[BaseModel], name: str) -> Any:
-    info = model.model_fields.get(name)
-    annotations = [info.annotation] if info else [f.annotation for f in model.model_fields.values()]
-    stack: list[Any] = annotations
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Models that an annotation names, inside unions and mappings too."""
+    stack: list[Any] = [annotation]
     while stack:
-        annotation = stack.pop(0)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield annotation
-        stack.extend(getattr(annotation, "__args__", ()))
+        item = stack.pop(0)
+        if isinstance(item, type) and issubclass(item, BaseModel):
+            yield item
+        stack.extend(getattr(item, "__args__", ()))
 
 
 def _short(value: Any) -> str:

@@ -19,26 +19,44 @@ def fleet_of(path: str, overrides: dict[str, Any] | None = None) -> Fleet:
     """The fleet of an inventory file; nothing is connected to. ``overrides`` win over every host's own data."""
     source = Path(path)
     _refuse_unreadable(source)
-    inventory = _pyinfra_inventory(source, overrides or {})
-    return from_pyinfra(path, inventory)
-
-
-def from_pyinfra(source: str, inventory: Any) -> Fleet:
-    """The fleet of an inventory that pyinfra has already loaded."""
+    inventory, written = _load(source, overrides or {})
     groups = {name: [host.name for host in hosts] for name, hosts in inventory.groups.items()}
+    for name, hosts in written.items():
+        if name in groups:
+            listed = _listed(hosts)
+            # pyinfra orders a group by the first mention of its hosts in the whole file; people order lists.
+            groups[name].sort(key=lambda host: listed.index(host) if host in listed else len(listed))
     data = {host.name: dict(host.data.dict()) for host in inventory}
-    return build(source, groups, data)
+    return build(path, groups, data)
 
 
 def _refuse_unreadable(path: Path) -> None:
     """What pyinfra's loader would pass over or end on with a traceback."""
     where = str(path)
-    if not path.exists():
+    if not _exists(path):
         known = [str(p) for p in sorted(Path("inventories").glob("*.py"))]
         mend = yamlfile.nearest(where, known) if known else "give the path of an inventory file"
         raise FleetError(error("INV-READ", where, "there is no such file", mend))
     if not path.is_file() or path.suffix != ".py":
         raise FleetError(error("INV-READ", where, "an inventory is a Python file", "give the path of a .py file"))
+    tree = _parse(path)
+    for beside in sorted((path.parent / "group_data").glob("*.py")):  # pyinfra runs them all
+        _parse(beside)
+    if not tree.body:
+        mend = "write a list of host names, such as serve = ['10.0.0.11']"
+        raise FleetError(error("INV-EMPTY", where, "the file is empty", mend))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
+
+
+def _parse(path: Path) -> ast.Module:
+    """The syntax of a file; nothing of it is run."""
+    where = str(path)
     try:
         raw = path.read_bytes()
     except OSError as exc:
@@ -46,44 +64,58 @@ def _refuse_unreadable(path: Path) -> None:
         raise FleetError(error("INV-READ", where, f"cannot read: {reason}", "mend its permissions")) from exc
     if len(raw) > MAX_BYTES:
         raise FleetError(error("INV-READ", where, f"{len(raw)} bytes is too much", "split the inventory"))
+    if raw.startswith(b"\xef\xbb\xbf"):
+        mend = "save the file as UTF-8 without it"
+        raise FleetError(error("INV-READ", f"{where}:1", "the file begins with a byte order mark", mend))
     try:
-        tree = ast.parse(raw, str(path))
+        raw.decode()
+        return ast.parse(raw, where)
+    except UnicodeDecodeError as exc:
+        what = f"byte {exc.start} is not UTF-8 (utf-8 is what Python files are written in)"
+        raise FleetError(error("INV-READ", where, what, "save the file as UTF-8")) from exc
     except (SyntaxError, ValueError) as exc:
         line = getattr(exc, "lineno", None)
         at = f"{where}:{line}" if line else where
-        raise FleetError(error("INV-READ", at, f"not Python: {getattr(exc, 'msg', exc)}", "mend this line")) from exc
-    if not tree.body:
-        mend = "write a list of host names, such as serve = ['10.0.0.11']"
-        raise FleetError(error("INV-EMPTY", where, "the file is empty", mend))
-    _refuse_ignored(where, tree)
+        what = f"not Python: {getattr(exc, 'msg', exc)}"
+        raise FleetError(error("INV-READ", at, what, "mend this line")) from exc
 
 
-def _refuse_ignored(where: str, tree: ast.Module) -> None:
-    """A role that is no list is passed over by pyinfra without a word."""
-    for statement in tree.body:
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            continue
-        name = statement.targets[0].id
-        if not role_of_group(name):
-            continue
-        if isinstance(statement.value, ast.Constant | ast.Dict | ast.Set | ast.JoinedStr):
-            at = f"{where}:{statement.lineno} {name}"
-            mend = f"write {name} = ['10.0.0.11']"
-            raise FleetError(error("INV-TYPE", at, "a role is a list of hosts", mend))
-        for host in _listed_twice(statement.value):
-            at = f"{where}:{statement.lineno} {name}"
-            raise FleetError(error("INV-TWICE", at, f"{host} is listed twice", "list it once, or mend the name"))
+def _refuse_bad_role(where: str, name: str, value: Any) -> None:
+    """A role that is no list of hosts is passed over by pyinfra without a word, or ends in a traceback."""
+    hosts = value[0] if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict) else value
+    mend = f"write {name} = ['10.0.0.11'], or {name} = [('node-1', {{'ssh_hostname': '10.0.0.11'}})]"
+    if not isinstance(hosts, list):
+        raise FleetError(error("INV-TYPE", f"{where} {name}", "a role is a list of hosts", mend))
+    for host in hosts:
+        if not isinstance(host, str) and not (
+            isinstance(host, tuple) and len(host) == 2 and isinstance(host[0], str) and isinstance(host[1], dict)
+        ):
+            raise FleetError(error("INV-TYPE", f"{where} {name}", f"{host!r} is no host", mend))
+    listed = _listed(value)
+    for host in sorted({h for h in listed if listed.count(h) > 1}):
+        at = f"{where} {name}"
+        raise FleetError(error("INV-TWICE", at, f"{host} is listed twice", "list it once, or mend the name"))
 
 
-def _listed_twice(value: ast.expr) -> list[str]:
-    """Literal host names that a list repeats; pyinfra drops the second without a word."""
-    items = value.elts if isinstance(value, ast.List) else []
-    firsts = [i.elts[0] if isinstance(i, ast.Tuple) and i.elts else i for i in items]
-    names = [i.value for i in firsts if isinstance(i, ast.Constant) and isinstance(i.value, str)]
-    return sorted({n for n in names if names.count(n) > 1})
+def _listed(value: Any) -> list[str]:
+    """The host names of a group as the file lists them."""
+    hosts = value[0] if isinstance(value, tuple) else value
+    return [host[0] if isinstance(host, tuple) else host for host in hosts]
 
 
-def _pyinfra_inventory(path: Path, overrides: dict[str, Any]) -> Any:
+def _line_of(path: Path, name: str) -> str:
+    """``file:line`` of the last assignment to a name."""
+    lines = [
+        statement.lineno
+        for statement in _parse(path).body
+        if isinstance(statement, ast.Assign)
+        and any(isinstance(t, ast.Name) and t.id == name for t in statement.targets)
+    ]
+    return f"{path}:{lines[-1]}" if lines else str(path)
+
+
+def _load(path: Path, overrides: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """pyinfra's inventory, and the values of the file's groups as written."""
     with_cwd = str(Path.cwd())
     if with_cwd not in sys.path:
         sys.path.append(with_cwd)
@@ -93,21 +125,32 @@ def _pyinfra_inventory(path: Path, overrides: dict[str, Any]) -> Any:
     from pyinfra.context import ctx_state
 
     logger = logging.getLogger("pyinfra")
-    level = logger.level
+    level, is_group = logger.level, loader._is_inventory_group
+    written: dict[str, Any] = {}
+
+    def watched(name: str, value: Any) -> bool:
+        if role_of_group(name):
+            _refuse_bad_role(_line_of(path, name), name, value)
+            written[name] = value
+        return bool(is_group(name, value))
+
     logger.setLevel(logging.ERROR)
+    loader._is_inventory_group = watched
     try:
         with ctx_state.use(State(check_for_changes=False)):
-            return loader.make_inventory(str(path), cwd=str(Path.cwd()), override_data=overrides)
-    except Exception as exc:  # an inventory is the user's code: whatever it raises is a fault of the file
+            return loader.make_inventory(str(path), cwd=str(Path.cwd()), override_data=overrides), written
+    except (FleetError, KeyboardInterrupt):
+        raise
+    except BaseException as exc:  # an inventory is the user's code: whatever it raises is a fault of the file
         cause = getattr(exc, "exception", exc)
         where = str(getattr(exc, "filename", path))
-        what = f"{type(cause).__name__}: {cause}"
         line = _line_in(where, cause)
-        raise FleetError(
-            error("INV-READ", f"{where}:{line}" if line else where, what, "mend the inventory or its group_data")
-        ) from exc
+        at = f"{where}:{line}" if line else where
+        what = f"{type(cause).__name__}: {cause}"
+        raise FleetError(error("INV-READ", at, what, "mend the inventory or its group_data")) from exc
     finally:
         logger.setLevel(level)
+        loader._is_inventory_group = is_group
 
 
 def _line_in(filename: str, exc: BaseException) -> int | None:

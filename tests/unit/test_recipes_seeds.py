@@ -20,6 +20,7 @@ from fleet.plan import Plan, Unit
 from tasks.guard import plan_of
 
 SEEDS = Path(__file__).parent / "data" / "seeds"
+FLAG = "(no value)"
 
 PREFILL, DECODE_1, DECODE_2 = "10.10.0.11", "10.10.0.12", "10.10.0.13"
 OPEN = {
@@ -528,17 +529,17 @@ def read_script(name: str, host: str) -> tuple[dict[str, str], dict[str, object]
 
 
 def options_of(words: tuple[str, ...] | list[str]) -> dict[str, object]:
-    """``vllm serve NAME --x 1 --flag`` as {model: NAME, --x: 1, --flag: True}; a repeated option must agree."""
+    """``vllm serve NAME --x 1 --flag`` as {model: NAME, --x: 1, --flag: FLAG}; a repeated option must agree."""
     start = next(i for i, word in enumerate(words) if word.startswith("--"))
     options: dict[str, object] = {"model": words[start - 1]}
     name = ""
     for word in words[start:]:
         if word.startswith("--"):
-            name, value = word, True
-            options.setdefault(name, True)
+            name = word
+            options.setdefault(name, FLAG)
         else:
             value = plain(word)
-            assert options[name] is True or options[name] == value, f"{name} is given twice and differs"
+            assert options[name] in (FLAG, value), f"{name} is given twice and differs"
             options[name] = value
     return options
 

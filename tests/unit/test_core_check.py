@@ -1,0 +1,287 @@
+"""Every rule that needs no machine: one plan that breaks it, and a healthy twin."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fleet import ROOT, inventory, yamlfile
+from fleet import check as checks
+from fleet.check import check_plan
+from fleet.cli.main import main
+from fleet.findings import as_json, error, warning
+from fleet.plan import Plan, plan
+from fleet.recipe import Recipe
+from tasks.guard import plan_of
+
+A3 = """
+title: t
+source: s
+platform: ascend-a3
+model: {name: org/model, quantization: ascend, max_position_embeddings: 40960, weights_gb: 240}
+engine: {vllm: 0.13.0, vllm_ascend: 0.13.0}
+shm_size: 16g
+roles:
+  serve: {tensor_parallel_size: 8}
+"""
+PD = """
+title: t
+source: s
+platform: ascend-a3
+model: {name: org/model, max_position_embeddings: 40960}
+engine: {vllm: 0.13.0, vllm_ascend: 0.13.0}
+shm_size: 16g
+roles:
+  prefill: {tensor_parallel_size: 16}
+  decode: {tensor_parallel_size: 16}
+kv_transfer: {connector: MooncakeConnectorV1, port: 36000}
+"""
+A2_BF16 = """
+title: t
+source: s
+platform: ascend-a2
+model: {name: org/model, max_position_embeddings: 40960, weights_gb: 470}
+engine: {vllm: 0.13.0, vllm_ascend: 0.13.0}
+shm_size: 16g
+roles:
+  serve: {tensor_parallel_size: 8}
+"""
+NVIDIA = """
+title: t
+source: s
+platform: nvidia
+model: {name: org/model, max_position_embeddings: 40960}
+engine: {vllm: 0.19.1}
+shm_size: 16g
+roles:
+  serve: {tensor_parallel_size: 8}
+"""
+LOAD = """
+workload: {args: {num-prompts: 800, max-concurrency: 160}}
+reference: {results: {requests: 800, concurrency: 160}}
+"""
+ACCURACY = "reference: {accuracy: {value: 91.16, measured_with: vllm-ascend 0.13.0}}\n"
+YARN = A3.replace("{tensor_parallel_size: 8}", "{yarn: {factor: 4}, args: {max-model-len: 163840}}")
+
+# rule: (a healthy plan, what is changed in it, what then breaks the rule, what the line holds)
+RULES = {
+    "PORT-KV-DIRECT": (PD, "36000", "30000", ["prefill-0", "kv port 30000", "20000-35999", "to 36000 or above"]),
+    "ENV-FUSED-MC2": (
+        PD.replace("prefill: {", "prefill: {env: {VLLM_ASCEND_ENABLE_FUSED_MC2: 1}, "),
+        "FUSED_MC2: 1",
+        "FUSED_MC2: 2",
+        ["prefill-0", "decode only", "set it to 1"],
+    ),
+    "CONTEXT-YARN": (YARN, "163840", "163841", ["serve-0", "163841 is more than yarn's 163840"]),
+    "CONTEXT-MODEL": (
+        A3.replace("{tensor_parallel_size: 8}", "{args: {max-model-len: 40960}}"),
+        "max-model-len: 40960",
+        "max-model-len: 81921",
+        ["serve-0", "81921 is more than the model's 40960", "yarn: {factor: 3}"],
+    ),
+    "MEMORY-WEIGHTS": (
+        A2_BF16.replace("470", "435"),
+        "weights_gb: 435",
+        "weights_gb: 470",
+        ["serve-0", "470 GB of weights on 512 GB", "use two hosts, or the w8a8 weights"],
+    ),
+    "SHM-SMALL": (A3, "shm_size: 16g", "shm_size: 1g", ["shm_size 1g", "set shm_size: 16g"]),
+    "REFERENCE-LOAD": (A3 + LOAD, "requests: 800", "requests: 720", ["num-prompts 800", "reported for 720"]),
+    "REFERENCE-VERSION": (A3 + ACCURACY, "vllm-ascend 0.13.0}", "vllm-ascend 0.11.0rc0}", ["0.11.0rc0", "runs 0.13.0"]),
+    "IMAGE-CUDA": (NVIDIA, "0.19.1", "0.20.0", ["vllm/vllm-openai:v0.20.0", "R580", "v0.20.0-cu129"]),
+    "VERSION-ARGUMENT": (
+        NVIDIA.replace("{tensor_parallel_size: 8}", "{args: {swap-space: 4}}"),
+        "0.19.1",
+        "0.21.0",
+        ["vLLM 0.21.0 has no --swap-space", "left out"],
+    ),
+    "SECURITY-REMOTE-CODE": (
+        A3.replace("{tensor_parallel_size: 8}", "{args: {trust-remote-code: false}}"),
+        "trust-remote-code: false",
+        "trust-remote-code: true",
+        ["runs code that comes with the weights", "remove it"],
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_healthy_plan_does_not_have_it(rule: str) -> None:
+    healthy, _, _, _ = RULES[rule]
+    assert [f.rule for f in check_plan(lay(healthy)) if f.rule == rule] == []
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_broken_twin_has_it(rule: str) -> None:
+    healthy, before, after, fragments = RULES[rule]
+    assert before in healthy
+    found = [f for f in check_plan(lay(healthy.replace(before, after))) if f.rule == rule]
+    assert found
+    assert {f.severity for f in found} == {"warning"}
+    assert all(fragment in found[0].line() for fragment in fragments), found[0].line()
+
+
+def test_every_check_has_its_rule_here() -> None:
+    assert len(checks.CHECKS) == len(RULES)
+
+
+def test_the_direct_range_is_narrower_from_0_18_on() -> None:
+    text = PD.replace("36000", "30000").replace("0.13.0", "0.18.0")
+    assert rules(lay(text)) == []
+
+
+def test_a_kv_port_below_the_direct_range_is_fine() -> None:
+    assert rules(lay(PD.replace("36000", "19000"))) == []
+
+
+def test_an_image_for_older_drivers_is_fine() -> None:
+    text = NVIDIA.replace("{vllm: 0.19.1}", "{vllm: 0.20.0, image: 'vllm/vllm-openai:v0.20.0-cu129'}")
+    assert rules(lay(text)) == []
+
+
+def test_two_hosts_have_room_for_the_weights() -> None:
+    text = A2_BF16.replace("{tensor_parallel_size: 8}", "{tensor_parallel_size: 8, data_parallel_size: 2}")
+    assert rules(lay(text, serve=["10.0.0.1", "10.0.0.2"])) == []
+
+
+def test_shared_memory_is_dockers_matter() -> None:
+    assert rules(lay(A3.replace("shm_size: 16g", "shm_size: 1g\nruntime: native"))) == []
+
+
+# ---- what is shipped
+
+SHIPPED = {
+    "a2-128k": ["CONTEXT-YARN", "SHM-SMALL", "REFERENCE-VERSION", "SECURITY-REMOTE-CODE"],
+    "a2-32g": ["SHM-SMALL", "SECURITY-REMOTE-CODE"],
+    "a2-bf16": ["MEMORY-WEIGHTS", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
+    "a2-ray": ["SECURITY-REMOTE-CODE"],
+    "a3-128k": ["CONTEXT-YARN", "SHM-SMALL", "REFERENCE-VERSION", "SECURITY-REMOTE-CODE"],
+    "a3-bf16": ["CONTEXT-YARN", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
+    "a3-pd": ["PORT-KV-DIRECT", "PORT-KV-DIRECT", "ENV-FUSED-MC2", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
+    "a3-pd-current": ["SECURITY-REMOTE-CODE"],
+    "a3-single": ["SHM-SMALL", "REFERENCE-LOAD", "REFERENCE-LOAD", "SECURITY-REMOTE-CODE"],
+    "h100": ["IMAGE-CUDA"],
+    "h100-baseline": ["IMAGE-CUDA", "SECURITY-REMOTE-CODE"],
+    "lab": [],
+    "lab-pd": [],
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "inventories").glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_shipped_inventory_is_warned_of(path: Path) -> None:
+    found = check_plan(plan_of(str(path)))
+    assert [f.rule for f in found] == SHIPPED[path.stem]
+    assert {f.severity for f in found} <= {"warning"}
+
+
+def test_the_seeds_own_context_is_longer_than_its_yarn() -> None:
+    (found,) = [f for f in check_plan(plan_of(str(ROOT / "inventories/a3-128k.py"))) if f.rule == "CONTEXT-YARN"]
+    assert found.line() == (
+        "warning: qwen3-235b-a22b-w8a8/a3-128k serve-0: max-model-len 133000 is more than yarn's 131072 "
+        "(the engine refuses it at start, unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 is set); "
+        "set max-model-len to 131072 or a larger factor [CONTEXT-YARN]"
+    )
+
+
+# ---- findings
+
+
+def test_a_finding_is_one_line_whatever_it_holds() -> None:
+    finding = error("A-RULE", "a.yaml:3", "two\nlines  and   space", "mend it", "because\tit is so")
+    assert finding.line() == "error: a.yaml:3: two lines and space (because it is so); mend it [A-RULE]"
+
+
+def test_findings_as_data() -> None:
+    assert as_json([warning("A-RULE", "here", "what", "how", source="a book")]) == [
+        {
+            "rule": "A-RULE",
+            "severity": "warning",
+            "where": "here",
+            "what": "what",
+            "mend": "how",
+            "why": "",
+            "source": "a book",
+        }
+    ]
+
+
+# ---- fleet check
+
+
+def test_warnings_alone_leave_the_exit_code_zero() -> None:
+    result = fleet("check", "inventories/h100.py")
+    assert result.exit_code == 0
+    assert result.stdout == "inventories/h100.py: 1 warning\n"
+    assert result.stderr.startswith("warning: qwen3-235b-a22b/h100: vllm/vllm-openai:v0.20.0 is built on CUDA 13.0")
+
+
+def test_a_clean_inventory_says_so() -> None:
+    result = fleet("check", "inventories/lab.py")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "inventories/lab.py: clean\n", "")
+
+
+def test_what_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text(
+        'prefill = [("10.0.0.1", {"recipe": R})]\n'
+        'decode = [(f"10.0.0.{n}", {"recipe": R}) for n in (2, 3, 4)]\n'.replace(
+            "R", repr("qwen3-235b-a22b-w8a8/a3-pd")
+        )
+    )
+    result = fleet("check", str(tmp_path / "x.py"))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "decode: 3 hosts do not divide into instances of 2" in result.stderr
+    assert "add 1 or take 1 away [PLAN-HOSTS]" in result.stderr
+
+
+def test_what_cannot_be_read_is_another_code() -> None:
+    result = fleet("check", "inventories/a3pd.py")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == "error: inventories/a3pd.py: there is no such file; write inventories/a3-pd.py [INV-READ]\n"
+
+
+def test_an_unknown_command_is_refused_with_the_same_code() -> None:
+    assert fleet("chek", "inventories/lab.py").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "found"),
+    [
+        ("inventories/lab.py", 0, []),
+        ("inventories/h100.py", 0, [("IMAGE-CUDA", "warning")]),
+        ("inventories/a3pd.py", 2, [("INV-READ", "error")]),
+    ],
+)
+def test_findings_as_json(path: str, code: int, found: list[tuple[str, str]]) -> None:
+    result = fleet("check", "--json", path)
+    data = json.loads(result.stdout)
+    assert result.exit_code == code
+    assert list(data) == ["inventory", "findings"]
+    assert data["inventory"] == path
+    assert [(f["rule"], f["severity"]) for f in data["findings"]] == found
+    assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def fleet(*words: str) -> Any:
+    return CliRunner().invoke(main, words)
+
+
+def lay(text: str, **roles: list[str]) -> Plan:
+    if not roles:
+        roles = {"prefill": ["10.0.0.1"], "decode": ["10.0.0.2"]} if "prefill" in text else {"serve": ["10.0.0.1"]}
+    names = [name for hosts in roles.values() for name in hosts]
+    fleet_of = inventory.build("fleet.py", roles, {name: {"recipe": "r"} for name in names})
+    return plan(fleet_of, Recipe.model_validate(yamlfile.parse(text, Path("r.yaml")).data))
+
+
+def rules(made: Plan) -> list[str]:
+    return [f.rule for f in check_plan(made)]

@@ -1,0 +1,500 @@
+"""From a plan to text: scripts, systemd units, container wrappers, releases."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fleet import ROOT, inventory, recipe, release, render
+from fleet.cli.main import main
+from fleet.plan import Plan, Unit, plan
+from tasks.guard import plan_of
+
+H100_SCRIPT = r"""#!/bin/bash
+# vllm-serve-0 on 10.20.0.11: written by vllm-fleet, replaced at the next run.
+set -eu
+export VLLM_ENGINE_READY_TIMEOUT_S=3600
+export VLLM_WORKER_MULTIPROC_METHOD=spawn
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+cd /mnt/models
+exec vllm serve Qwen/Qwen3-235B-A22B \
+  --tensor-parallel-size 8 \
+  --distributed-executor-backend mp \
+  --gpu-memory-utilization 0.90 \
+  --max-num-batched-tokens 8192 \
+  --max-num-seqs 512 \
+  --enable-chunked-prefill \
+  --enable-prefix-caching \
+  --max-model-len 8192 \
+  --moe-backend triton \
+  --shutdown-timeout 60
+"""
+H100_WRAPPER = r"""#!/bin/bash
+# vllm-serve-0 on 10.20.0.11: written by vllm-fleet, replaced at the next run.
+set -eu
+docker rm -f vllm-serve-0 >/dev/null 2>&1 || true
+exec docker run --rm --init --name vllm-serve-0 \
+  --net=host --shm-size=16g --stop-timeout 110 \
+  --gpus '"device=0,1,2,3,4,5,6,7"' \
+  --device /dev/nvidia0 \
+  --device /dev/nvidia1 \
+  --device /dev/nvidia2 \
+  --device /dev/nvidia3 \
+  --device /dev/nvidia4 \
+  --device /dev/nvidia5 \
+  --device /dev/nvidia6 \
+  --device /dev/nvidia7 \
+  --device /dev/nvidiactl \
+  --device /dev/nvidia-uvm \
+  --device /dev/nvidia-uvm-tools \
+  -v /mnt/models:/mnt/models:ro \
+  --ulimit memlock=-1 \
+  -v /var/cache/vllm-fleet/vllm-serve-0:/root/.cache \
+  -v /etc/vllm-fleet/current/run/vllm-serve-0.sh:/run/vllm-fleet.sh:ro \
+  --entrypoint /bin/bash vllm/vllm-openai:v0.20.0 /run/vllm-fleet.sh
+"""
+
+
+# ---- scripts
+
+
+def test_a_script_is_what_an_engineer_would_have_typed() -> None:
+    assert render.script(shipped("h100").units[0]) == H100_SCRIPT
+
+
+AWKWARD = {
+    "PLAIN": "expandable_segments:True",
+    "SPACES": "two  words ",
+    "QUOTES": """it's "so" """,
+    "DOLLAR": "$HOME and ${HOME} and $(id) and $",
+    "BACKTICKS": "`id` \\`id\\`",
+    "BACKSLASH": "a\\b\\\\c\\",
+    "UNICODE": "Grüße 你好",
+    "LINES": "one\ntwo",
+    "TILDE": "~/models",
+    "GLOB": "*.py [a] {a,b} !x #y ;z &a |b >c",
+    "EMPTY": "",
+    "EQUALS": "=enp67s0f0",
+    "JSON": '{"a": "b c", "d": [1, "$e"]}',
+    "LIKE_A_PATH": "$PATHOLOGY and $LD_LIBRARY_PATHS",
+}
+
+
+def test_values_and_arguments_reach_the_program_unchanged() -> None:
+    words = ["", "a b", "it's", '"', "$HOME", "`id`", "\\", "ünï", "--x=$y", '{"a": "b c"}', "*"]
+    code = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))"
+    unit = engine(env=AWKWARD, argv=(sys.executable, "-c", code, *words))
+    environment, argv = json.loads(run_script(render.script(unit)))
+    assert {name: environment.get(name) for name in AWKWARD} == AWKWARD
+    assert argv == words
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"LD_LIBRARY_PATH": "/usr/local/lib"}, "/opt/moon cake:/usr/local/lib"), ({}, "/opt/moon cake:")],
+    ids=["set", "unset"],
+)
+def test_a_search_path_is_added_to_what_is_there(before: dict[str, str], after: str) -> None:
+    unit = engine(env={"LD_LIBRARY_PATH": "/opt/moon cake:$LD_LIBRARY_PATH"}, argv=("printenv", "LD_LIBRARY_PATH"))
+    assert run_script(render.script(unit), before) == after + "\n"
+
+
+def test_an_expanded_value_keeps_everything_else_as_written() -> None:
+    value = '"a" `id` $HOME \\ ${PYTHONPATH} $PATH'
+    unit = engine(env={"PYTHONPATH": value}, argv=("printenv", "PYTHONPATH"))
+    printed = run_script(render.script(unit), {"PYTHONPATH": "/old", "PATH": "/usr/bin:/bin"})
+    assert printed == '"a" `id` $HOME \\ /old /usr/bin:/bin\n'
+
+
+def test_a_native_unit_finds_its_own_programs_first(tmp_path: Path) -> None:
+    (tmp_path / "v 1" / "bin").mkdir(parents=True)
+    program = tmp_path / "v 1" / "bin" / "vllm"
+    program.write_text("#!/bin/sh\necho found $*\n")
+    program.chmod(0o755)
+    unit = engine(argv=("vllm", "serve"), venv=str(tmp_path / "v 1"))
+    assert run_script(render.script(unit)) == "found serve\n"
+
+
+def test_a_toolkits_own_settings_are_read_first_and_may_be_sloppy(tmp_path: Path) -> None:
+    setup = tmp_path / "set_env.sh"
+    setup.write_text('false; export A="$UNSET_BEFORE"toolkit B=toolkit\n')
+    unit = engine(env={"B": "ours"}, argv=("sh", "-c", 'echo "$A $B"'), setup_files=(str(setup), "/nowhere/set_env.sh"))
+    assert run_script(render.script(unit)) == "toolkit ours\n"
+
+
+def test_a_typed_script_finds_the_interface_itself(tmp_path: Path) -> None:
+    tool = tmp_path / "ip"
+    tool.write_text('#!/bin/sh\n[ "$*" = "-o addr show to 10.10.0.12" ] && echo "3: enp67s0f0    inet 10.10.0.12/24"\n')
+    tool.chmod(0o755)
+    unit = next(u for u in shipped("a3-pd").units if u.host == "10.10.0.12")
+    unit = replace(unit, workdir="/", setup_files=(), argv=("printenv", "HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"))
+    printed = run_script(render.typed(unit, "10.10.0.12"), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert printed == "=enp67s0f0\nenp67s0f0\n"
+
+
+def test_no_lookup_where_nothing_asks_for_an_interface() -> None:
+    assert "ifname" not in render.typed(shipped("h100").units[0], "10.20.0.11")
+
+
+# ---- containers
+
+
+def test_a_container_is_started_as_the_document_says() -> None:
+    files = render.unit_files(shipped("h100"), shipped("h100").units[0])
+    assert files["run/vllm-serve-0.docker.sh"] == (0o755, H100_WRAPPER)
+
+
+def test_an_ascend_container_keeps_the_images_entry_point() -> None:
+    files = render.unit_files(shipped("a3-single"), shipped("a3-single").units[0])
+    _, text = files["run/vllm-serve-0.docker.sh"]
+    assert text.splitlines()[-1] == "  quay.io/ascend/vllm-ascend:v0.13.0-a3 /bin/bash /run/vllm-fleet.sh"
+    assert text.count("--device /dev/davinci") == 17  # sixteen, and the manager
+
+
+def test_an_image_may_be_named_by_its_digest() -> None:
+    digest = "quay.io/ascend/vllm-ascend@sha256:" + "0123456789abcdef" * 4
+    made = with_image(digest)
+    assert {u.image for u in made.units} == {digest}
+    _, text = render.unit_files(made, made.units[0])["run/vllm-serve-0.docker.sh"]
+    assert f" {digest} /bin/bash" in text
+
+
+def test_a_wrapper_is_one_command_that_docker_would_take(tmp_path: Path) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\n[ "$1" = rm ] && exit 1\nfor word; do printf "%s\\n" "$word"; done\n')
+    docker.chmod(0o755)
+    made = shipped("a3-pd")
+    unit = replace(next(u for u in made.units if u.name == "vllm-prefill-0"), mounts=("/my data:/data:ro",))
+    _, text = render.unit_files(made, unit)["run/vllm-prefill-0.docker.sh"]
+    words = run_script(text, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}).splitlines()
+    assert words[:5] == ["run", "--rm", "--init", "--name", "vllm-prefill-0"]
+    assert words[words.index("-v") + 1] == "/my data:/data:ro"
+    assert words[-3:] == ["quay.io/ascend/vllm-ascend:v0.13.0-a3", "/bin/bash", "/run/vllm-fleet.sh"]
+
+
+# ---- systemd units
+
+
+def test_a_unit_restarts_with_a_limit_and_not_after_a_refused_command_line() -> None:
+    text = service("h100", "10.20.0.11", "vllm-serve-0")
+    assert setting(text, "Restart") == ["on-failure"]
+    assert setting(text, "StartLimitIntervalSec") == ["7200"]
+    assert setting(text, "StartLimitBurst") == ["5"]
+    assert setting(text, "RestartPreventExitStatus") == ["2"]
+    assert setting(text, "SuccessExitStatus") == ["143"]
+
+
+def test_a_unit_waits_for_its_weights_and_comes_back_after_a_boot() -> None:
+    text = service("h100", "10.20.0.11", "vllm-serve-0")
+    assert setting(text, "RequiresMountsFor") == ["/mnt/models"]
+    assert setting(text, "WantedBy") == ["multi-user.target"]
+    assert setting(text, "Requires") == ["docker.service"]
+    assert setting(text, "After") == ["network-online.target docker.service"]
+
+
+def test_a_stop_has_time_to_drain() -> None:
+    text = service("h100", "10.20.0.11", "vllm-serve-0")  # --shutdown-timeout 60
+    assert setting(text, "TimeoutStopSec") == ["120"]
+    assert setting(text, "ExecStop") == ["/usr/bin/docker stop -t 110 vllm-serve-0"]
+
+
+def test_the_drain_of_the_recipe_moves_the_stop() -> None:
+    made = with_recipe("h100", drain_seconds=600)
+    text = unit_text(made, made.units[0])
+    assert setting(text, "TimeoutStopSec") == ["660"]
+    assert setting(text, "ExecStop") == ["/usr/bin/docker stop -t 650 vllm-serve-0"]
+
+
+def test_a_native_unit_knows_no_docker() -> None:
+    text = service("lab", "lab-0", "vllm-serve-0")
+    assert "docker" not in text
+    assert setting(text, "ExecStart") == ["/etc/vllm-fleet/current/run/vllm-serve-0.sh"]
+    assert setting(text, "KillMode") == ["mixed"]
+
+
+def test_a_proxy_needs_no_weights() -> None:
+    assert setting(service("lab", "lab-0", "vllm-front-door"), "RequiresMountsFor") == []
+
+
+def test_the_engine_on_ray_goes_down_and_up_with_ray() -> None:
+    text = service("a2-ray", "10.10.0.11", "vllm-serve-0")
+    assert setting(text, "Requires") == ["docker.service", "vllm-ray-serve-0.service"]
+    assert setting(text, "PartOf") == ["vllm-ray-serve-0.service"]
+    assert setting(text, "After") == ["network-online.target vllm-ray-serve-0.service docker.service"]
+
+
+def test_limits_are_raised_unless_the_inventory_says_otherwise() -> None:
+    assert setting(service("h100", "10.20.0.11", "vllm-serve-0"), "LimitMEMLOCK") == ["infinity"]
+    made = with_data("h100", raise_limits=False)
+    assert setting(unit_text(made, made.units[0]), "LimitMEMLOCK") == []
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """With stand-ins for what the host has and this machine may not: the programs, and Docker's unit."""
+    for name, host in (("a2-ray", "10.10.0.11"), ("lab", "lab-0"), ("lab-pd", "lab-0")):
+        made = shipped(name)
+        for unit in made.units_of(host):
+            text = unit_text(made, unit)
+            text = re.sub(r"^(Exec\w+)=.*", r"\1=/bin/true", text, flags=re.MULTILINE)
+            (tmp_path / f"{unit.name}.service").write_text(text)
+    (tmp_path / "docker.service").write_text("[Service]\nExecStart=/bin/true\n")
+    units = sorted(str(path) for path in tmp_path.glob("vllm-*.service"))
+    assert len(units) == 5
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    complaints = [line for line in done.stderr.splitlines() if str(tmp_path) in line or "vllm-" in line]
+    assert (complaints, done.returncode) == ([], 0), done.stderr
+
+
+# ---- the front door
+
+
+def test_the_front_door_names_every_replica_and_nothing_but_the_api() -> None:
+    made = shipped("lab")
+    door = next(u for u in made.units if u.name == "vllm-front-door")
+    mode, text = render.unit_files(made, door)["proxy/haproxy.cfg"]
+    lines = [line.strip() for line in text.splitlines()]
+    assert mode == 0o644
+    assert "bind *:8080" in lines
+    assert "http-request deny deny_status 404 unless { path_beg /v1/ }" in lines
+    assert [line for line in lines if line.startswith("server ")] == [
+        "server serve-0 10.231.77.10:8000",
+        "server serve-1 10.231.77.11:8000",
+    ]
+
+
+# ---- releases
+
+
+def test_a_release_holds_these_files() -> None:
+    files = release.build(shipped("lab"), "lab-0", None).files
+    assert {path: oct(mode) for path, (mode, _) in files.items()} == {
+        "manifest.json": "0o644",
+        "proxy/haproxy.cfg": "0o644",
+        "run/vllm-front-door.id": "0o644",
+        "run/vllm-front-door.sh": "0o755",
+        "run/vllm-serve-0.id": "0o644",
+        "run/vllm-serve-0.sh": "0o755",
+        "units/vllm-front-door.service": "0o644",
+        "units/vllm-serve-0.service": "0o644",
+    }
+    assert list(files) == sorted(files)
+
+
+def test_a_release_is_named_by_its_content() -> None:
+    built = release.build(shipped("lab"), "lab-0", None)
+    assert re.fullmatch(r"[0-9a-f]{12}", built.id)
+    assert built.path == f"/etc/vllm-fleet/releases/{built.id}"
+    assert built.id == release.build(plan_of(str(ROOT / "inventories/lab.py")), "lab-0", None).id
+    assert built.id == release.digest(built.files)
+
+
+def test_its_manifest_says_what_is_in_it() -> None:
+    built = release.build(shipped("lab"), "lab-0", None)
+    assert json.loads(built.files["manifest.json"][1]) == {
+        "engine": "0.32.0",
+        "recipe": "lab/replicas",
+        "units": {"vllm-front-door": built.unit_ids["vllm-front-door"], "vllm-serve-0": built.unit_ids["vllm-serve-0"]},
+    }
+    assert built.files["run/vllm-serve-0.id"][1] == built.unit_ids["vllm-serve-0"] + "\n"
+
+
+def test_the_interface_is_written_into_the_release() -> None:
+    built = release.build(shipped("a3-pd"), "10.10.0.12", "enp67s0f0")
+    _, text = built.files["run/vllm-decode-0.sh"]
+    assert "export GLOO_SOCKET_IFNAME=enp67s0f0\n" in text
+    assert "export HCCL_SOCKET_IFNAME==enp67s0f0\n" in text
+    assert not any("<interface" in text for _, text in built.files.values())
+    assert built.id != release.build(shipped("a3-pd"), "10.10.0.12", "bond0").id
+
+
+def test_one_changed_argument_changes_what_it_touches_and_nothing_else() -> None:
+    before, after = shipped("lab"), with_data("lab", host="lab-1", env={"A": "1"})
+    for host, same in (("lab-0", True), ("lab-1", False)):
+        assert (release.build(before, host, None).id == release.build(after, host, None).id) is same
+
+
+def test_another_replica_restarts_only_the_front_door() -> None:
+    groups = {"serve": ["lab-0", "lab-1", "lab-2"], "proxy": ["lab-0"]}
+    data = {name: {"recipe": "lab/replicas", "address": f"10.0.0.{n}"} for n, name in enumerate(groups["serve"], 1)}
+    two = inventory.build(
+        "f.py", {"serve": ["lab-0", "lab-1"], "proxy": ["lab-0"]}, {k: data[k] for k in ("lab-0", "lab-1")}
+    )
+    three = inventory.build("f.py", groups, data)
+    spec = recipe.load(recipe.find("lab/replicas"))
+    before = release.build(plan(two, spec), "lab-0", None).unit_ids
+    after = release.build(plan(three, spec), "lab-0", None).unit_ids
+    assert before["vllm-serve-0"] == after["vllm-serve-0"]
+    assert before["vllm-front-door"] != after["vllm-front-door"]
+
+
+def test_a_change_on_one_host_restarts_its_whole_instance() -> None:
+    before, after = shipped("a3-pd"), with_data("a3-pd", host="10.10.0.13", env={"A": "1"})
+    ids = [{u: release.build(made, host, "eth0").unit_ids[u] for host, u in HOSTS_OF_A3_PD} for made in (before, after)]
+    assert ids[0]["vllm-prefill-0"] == ids[1]["vllm-prefill-0"]
+    assert ids[0]["vllm-decode-0"] != ids[1]["vllm-decode-0"]
+
+
+HOSTS_OF_A3_PD = [("10.10.0.11", "vllm-prefill-0"), ("10.10.0.12", "vllm-decode-0")]
+
+
+def test_an_archive_has_the_same_bytes_each_time_and_nothing_of_this_machine() -> None:
+    built = release.build(shipped("lab"), "lab-0", None)
+    raw = release.archive(built)
+    assert raw == release.archive(release.build(plan_of(str(ROOT / "inventories/lab.py")), "lab-0", None))
+    with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+        members = tar.getmembers()
+        text = tar.extractfile("run/vllm-serve-0.sh").read().decode()  # type: ignore[union-attr]
+    assert [m.name for m in members] == list(built.files)
+    assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
+    assert {m.name: m.mode for m in members} == {path: mode for path, (mode, _) in built.files.items()}
+    assert text == built.files["run/vllm-serve-0.sh"][1]
+
+
+def test_an_archive_counts_bytes_not_letters() -> None:
+    built = release.Release("0" * 12, {"a": (0o644, "Grüße\n"), "b": (0o644, "你好\n")}, {})
+    with tarfile.open(fileobj=io.BytesIO(release.archive(built))) as tar:
+        assert [tar.extractfile(m).read().decode() for m in tar] == ["Grüße\n", "你好\n"]  # type: ignore[union-attr]
+
+
+# ---- fleet render
+
+
+def test_render_prints_the_script_of_each_unit() -> None:
+    result = fleet("render", "inventories/h100.py")
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "# ---- vllm-serve-0@10.20.0.11 (serve, docker)\n"
+        "# in vllm/vllm-openai:v0.20.0\n" + H100_SCRIPT.split("\n", 3)[3] + "\n# start order: vllm-serve-0@10.20.0.11\n"
+    )
+
+
+def test_render_of_one_host() -> None:
+    out = fleet("render", "inventories/a3-pd.py", "--host", "10.10.0.11").stdout
+    heads = [line for line in out.splitlines() if line.startswith("# ----")]
+    assert heads == [
+        "# ---- vllm-prefill-0@10.10.0.11 (prefill, docker)",
+        "# ---- vllm-proxy@10.10.0.11 (proxy, docker)",
+    ]
+
+
+def test_render_as_json_is_a_stable_interface() -> None:
+    data = json.loads(fleet("render", "inventories/a3-pd.py", "--json").stdout)
+    assert list(data) == ["recipe", "hosts", "start_order"]
+    assert data["recipe"] == "qwen3-235b-a22b-w8a8/a3-pd"
+    assert list(data["hosts"]) == ["10.10.0.11", "10.10.0.12", "10.10.0.13"]
+    assert data["start_order"] == [
+        ["vllm-decode-0@10.10.0.13"],
+        ["vllm-prefill-0@10.10.0.11", "vllm-decode-0@10.10.0.12"],
+        ["vllm-proxy@10.10.0.11"],
+    ]
+    host = data["hosts"]["10.10.0.11"]
+    assert host["platform"] == "ascend-a3"
+    keys = ["name", "role", "instance", "kind", "runtime", "image", "env", "argv", "devices", "mounts", "ports"]
+    assert [list(unit) for unit in host["units"]] == [keys, keys]
+    assert [(u["name"], u["role"], u["instance"], u["kind"], u["runtime"]) for u in host["units"]] == [
+        ("vllm-prefill-0", "prefill", "prefill-0", "engine", "docker"),
+        ("vllm-proxy", "proxy", "proxy", "proxy", "docker"),
+    ]
+    assert host["units"][0]["ports"] == {"api": 8000, "rpc": 13389, "kv": 30000}
+    assert host["units"][0]["argv"][:3] == ["vllm", "serve", "vllm-ascend/Qwen3-235B-A22B-w8a8"]
+
+
+def test_render_as_json_of_one_host() -> None:
+    data = json.loads(fleet("render", "inventories/a3-pd.py", "--json", "--host", "10.10.0.13").stdout)
+    assert [(host, [u["name"] for u in data["hosts"][host]["units"]]) for host in data["hosts"]] == [
+        ("10.10.0.13", ["vllm-decode-0"])
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_render_of_a_host_that_is_not_there(options: list[str]) -> None:
+    result = fleet("render", "inventories/a3-pd.py", "--host", "10.10.0.14", *options)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "there is no host 10.10.0.14; write 10.10.0.1" in result.stderr
+    assert "[INV-HOST]" in result.stderr
+
+
+def test_render_of_no_inventory() -> None:
+    result = fleet("render", "inventories/a3pd.py")
+    assert result.exit_code == 2
+    assert result.stderr == "error: inventories/a3pd.py: there is no such file; write inventories/a3-pd.py [INV-READ]\n"
+
+
+# ---- how it is tried
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def fleet(*words: str) -> Any:
+    return CliRunner().invoke(main, words)
+
+
+def shipped(name: str) -> Plan:
+    return plan_of(str(ROOT / "inventories" / f"{name}.py"))
+
+
+def with_data(name: str, host: str | None = None, **data: object) -> Plan:
+    """A shipped plan with other data for one host, or for all."""
+    made = shipped(name)
+    nodes = tuple(
+        replace(n, settings=n.settings.model_copy(update=data)) if host in (None, n.name) else n
+        for n in made.fleet.nodes
+    )
+    return plan(replace(made.fleet, nodes=nodes), made.recipe)
+
+
+def with_recipe(name: str, **update: object) -> Plan:
+    made = shipped(name)
+    return plan(made.fleet, made.recipe.model_copy(update=update))
+
+
+def with_image(image: str) -> Plan:
+    engine_of = shipped("a3-single").recipe.engine
+    return with_recipe("a3-single", engine=engine_of.model_copy(update={"image": image}))
+
+
+def engine(**fields: Any) -> Unit:
+    given = {"argv": ("true",), **fields}
+    return Unit(name="vllm-x", host="h", role="serve", instance="x", kind="engine", runtime="native", **given)
+
+
+def run_script(text: str, env: dict[str, str] | None = None) -> str:
+    environment = {"PATH": os.environ["PATH"], "HOME": "/root", "LC_ALL": "C.UTF-8", **(env or {})}
+    return subprocess.run(["bash"], input=text, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def unit_text(made: Plan, unit: Unit) -> str:
+    return render.unit_files(made, unit)[f"units/{unit.name}.service"][1]
+
+
+def service(name: str, host: str, unit: str) -> str:
+    made = shipped(name)
+    return unit_text(made, next(u for u in made.units_of(host) if u.name == unit))
+
+
+def setting(text: str, name: str) -> list[str]:
+    """The values of a setting, one for each line that gives it."""
+    return re.findall(rf"^{name}=(.*)$", text, flags=re.MULTILINE)
