@@ -6,13 +6,14 @@ it leaves the old release current, and the next run removes what it left.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fleet.release import ROOT, Release
+from fleet.release import ROOT, Release, archive
 
 SYSTEMD = "/etc/systemd/system"
 MARK = "@@"
@@ -79,7 +80,11 @@ def script(wanted: Release) -> str:
         f"tmp={releases}/.new-$$",
         'mkdir "$tmp"',
         "trap 'rm -rf \"$tmp\"' EXIT",
-        'base64 -d | tar -x -C "$tmp" --no-same-owner -f -',
+        'base64 -d >"$tmp/.tar"',
+        f'echo "{hashlib.sha256(archive(wanted)).hexdigest()}  $tmp/.tar" | sha256sum --status -c - '
+        '|| { echo "the upload is not whole" >&2; exit 1; }',
+        'tar -x -C "$tmp" --no-same-owner -f "$tmp/.tar"',
+        'rm "$tmp/.tar"',
         f'if [ -e {new} ]; then mv {new} "$tmp.old"; fi',
         f'mv "$tmp" {new}',
         'rm -rf "$tmp.old"',
@@ -121,7 +126,8 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     known = {p for p in {*before, *after} if p.startswith("run/") or p == "manifest.json"}
     for path in sorted({*before, *after} - known):
         if before.get(path) != after.get(path):
-            lines.append(f"{path}: {'new' if path not in before else 'changed'}")
+            what = "new" if path not in before else "removed" if path not in after else "changed"
+            lines.append(f"{path}: {what}")
     return lines
 
 

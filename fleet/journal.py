@@ -8,22 +8,23 @@ from collections.abc import Sequence
 _TELLING = (
     re.compile(r"error: (?:unrecognized|argument|the following|ambiguous)"),
     re.compile(r"No space left on device|Address already in use|out of memory|Permission denied"),
-    re.compile(r"^(?:\S+ )*?(\w+Error|\w+Exception): \S"),
-    re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^error\b", re.IGNORECASE),
+    re.compile(r"^(?:\S+ )*?[\w.]*(?:Error|Exception): \S"),
 )
-_NOISE = re.compile(
-    r"\.service: |Traceback|EngineCore failed to start|Engine core initialization failed|raise |^\s+File "
-)
+# What only systemd knows, for a process that could not say it.
+_SYSTEMD = re.compile(r"OOM killer|Unable to locate executable|Failed at step|status=9/KILL|status=11/SEGV")
+_ERROR_WORD = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^error\b", re.IGNORECASE)
+_NOISE = re.compile(r"Traceback|EngineCore failed to start|Engine core initialization failed|raise |^\s+File ")
 
 
 def reason(lines: Sequence[str]) -> str:
     """The most telling line, without its log prefix; the last one if none tells."""
-    kept = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
-    for pattern in _TELLING:
-        for line in kept:
+    told = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
+    own = [line for line in told if ".service: " not in line]
+    for pattern, among in [*((p, own) for p in _TELLING), (_SYSTEMD, told), (_ERROR_WORD, own)]:
+        for line in among:
             if pattern.search(line):
                 return _without_prefix(line)
-    return _without_prefix(kept[-1]) if kept else "the journal says nothing"
+    return _without_prefix(own[-1]) if own else "the journal says nothing"
 
 
 def _without_prefix(line: str) -> str:

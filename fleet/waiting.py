@@ -139,7 +139,7 @@ def read_answer(lines: list[str]) -> tuple[str, str]:
     try:
         data = json.loads(body)
         choice = data["choices"][0]
-        text = str(choice["text"])
+        text = str(choice["text"] or "")
     except (ValueError, KeyError, IndexError, TypeError):
         return "", f"HTTP 200 with something that is no completion: {body[:100]}"
     if not text.strip():

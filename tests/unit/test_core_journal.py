@@ -1,0 +1,134 @@
+"""Finding the line that says why a unit died."""
+
+from __future__ import annotations
+
+import pytest
+
+from fleet.journal import reason, tells_death
+
+EXITED = [
+    "vllm-serve-0.service: Main process exited, code=exited, status=1/FAILURE",
+    "vllm-serve-0.service: Failed with result 'exit-code'.",
+]
+REFUSED = [
+    "usage: vllm serve [model_tag] [options]",
+    "vllm serve: error: unrecognized arguments: --moe-backend triton",
+    "vllm-serve-0.service: Main process exited, code=exited, status=2/INVALIDARGUMENT",
+    "vllm-serve-0.service: Failed with result 'exit-code'.",
+]
+IMPORT = [
+    "INFO 11-30 07:00:00 [__init__.py:239] Automatically detected platform cuda.",
+    "Traceback (most recent call last):",
+    '  File "/opt/vllm/bin/vllm", line 4, in <module>',
+    "    from vllm.entrypoints.cli.main import main",
+    "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory",
+    *EXITED,
+]
+NO_SPACE = [
+    "(EngineCore_DP0 pid=812) INFO 11-30 07:00:00 [core.py:84] Initializing a V1 LLM engine",
+    "(EngineCore_DP0 pid=812) OSError: [Errno 28] No space left on device: '/root/.cache/vllm/torch_compile_cache'",
+    "(APIServer pid=790) RuntimeError: Engine core initialization failed. See root cause above.",
+    *EXITED,
+]
+CORE_DIED = [
+    "(EngineCore_DP0 pid=812) ERROR 11-30 07:00:41 [core.py:866] EngineCore failed to start.",
+    "(EngineCore_DP0 pid=812) ERROR 11-30 07:00:41 [core.py:866] Traceback (most recent call last):",
+    '(EngineCore_DP0 pid=812) ERROR 11-30 07:00:41 [core.py:866]   File "/opt/vllm/core.py", line 857, in run',
+    "(EngineCore_DP0 pid=812) ERROR 11-30 07:00:41 [core.py:866]     raise ValueError(",
+    "(EngineCore_DP0 pid=812) ERROR 11-30 07:00:41 [core.py:866] ValueError: To serve at least one request with the "
+    "models's max seq len (40960), (7.50 GiB KV cache is needed, which is larger than the available 3.21 GiB).",
+    "(APIServer pid=790) Traceback (most recent call last):",
+    "(APIServer pid=790) RuntimeError: Engine core initialization failed. See root cause above. "
+    "Failed core proc(s): {'EngineCore_DP0': 1}",
+    *EXITED,
+]
+DOTTED = [
+    "(APIServer pid=790) INFO 11-30 07:00:00 [api_server.py:1839] vLLM API server version 0.13.0",
+    "(APIServer pid=790) huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'",
+    "[rank0]:[W1130 07:00:02 ProcessGroupNCCL.cpp:1538] Warning: destroy_process_group() was not called",
+    *EXITED,
+]
+OUT_OF_MEMORY = [
+    "(Worker_TP3 pid=901) ERROR 11-30 07:02:11 [multiproc_executor.py:750] WorkerProc failed to start.",
+    "(Worker_TP3 pid=901) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB.",
+    *EXITED,
+]
+KILLED = [
+    "(EngineCore_DP0 pid=812) INFO 11-30 07:01:00 [default_loader.py:267] Loading weights took 45.12 seconds",
+    "vllm-serve-0.service: A process of this unit has been killed by the OOM killer.",
+    "vllm-serve-0.service: Main process exited, code=killed, status=9/KILL",
+    "vllm-serve-0.service: Failed with result 'oom-kill'.",
+]
+NO_IMAGE = [
+    "Unable to find image 'vllm/vllm-openai:v0.20.9' locally",
+    "docker: Error response from daemon: manifest for vllm/vllm-openai:v0.20.9 not found: manifest unknown.",
+    "vllm-serve-0.service: Main process exited, code=exited, status=125/n/a",
+]
+PORT = [
+    "(APIServer pid=790) INFO 11-30 07:00:00 [api_server.py:1839] vLLM API server version 0.13.0",
+    "(APIServer pid=790) OSError: [Errno 98] Address already in use",
+    *EXITED,
+]
+NO_PROGRAM = [
+    "vllm-serve-0.service: Unable to locate executable '/etc/vllm-fleet/current/run/vllm-serve-0.sh'",
+    "vllm-serve-0.service: Failed at step EXEC spawning: No such file or directory",
+    "vllm-serve-0.service: Main process exited, code=exited, status=203/EXEC",
+]
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (REFUSED, "vllm serve: error: unrecognized arguments: --moe-backend triton"),
+        (IMPORT, "ImportError: libcudart.so.13: cannot open shared object file: No such file or directory"),
+        (NO_SPACE, "OSError: [Errno 28] No space left on device: '/root/.cache/vllm/torch_compile_cache'"),
+        (
+            CORE_DIED,
+            "ValueError: To serve at least one request with the models's max seq len (40960), "
+            "(7.50 GiB KV cache is needed, which is larger than the available 3.21 GiB).",
+        ),
+        (DOTTED, "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name'"),
+        (OUT_OF_MEMORY, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB."),
+        (
+            NO_IMAGE,
+            "docker: Error response from daemon: manifest for vllm/vllm-openai:v0.20.9 not found: manifest unknown.",
+        ),
+        (PORT, "OSError: [Errno 98] Address already in use"),
+    ],
+    ids=["refused", "import", "no-space", "core-died", "dotted", "out-of-memory", "no-image", "port"],
+)
+def test_the_most_telling_line(lines: list[str], line: str) -> None:
+    assert reason(lines) == line
+
+
+def test_a_killed_process_is_told_though_only_systemd_knows() -> None:
+    assert "killed by the OOM killer" in reason(KILLED)
+
+
+def test_a_program_that_is_not_there_is_told_though_only_systemd_knows() -> None:
+    assert "Unable to locate executable" in reason(NO_PROGRAM)
+
+
+def test_the_last_line_where_none_tells() -> None:
+    assert reason(["INFO 11-30 07:00:00 [x.py:1] loading", "  42 % done  ", ""]) == "42 % done"
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_an_empty_journal(lines: list[str]) -> None:
+    assert reason(lines) == "the journal says nothing"
+
+
+def test_a_long_line_is_cut() -> None:
+    said = reason(["ValueError: " + "x" * 400])
+    assert len(said) == 300
+    assert said.endswith("xxx...")
+
+
+@pytest.mark.parametrize("lines", [EXITED, KILLED, REFUSED, ["a.service: Failed with result 'timeout'."]])
+def test_systemd_says_that_it_died(lines: list[str]) -> None:
+    assert tells_death(lines)
+
+
+@pytest.mark.parametrize("lines", [[], ["INFO: ready"], ["a.service: Scheduled restart job"]])
+def test_systemd_does_not_say_that_it_died(lines: list[str]) -> None:
+    assert not tells_death(lines)

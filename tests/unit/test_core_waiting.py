@@ -1,0 +1,230 @@
+"""Starting, waiting and asking: the shell texts, run against stand-ins for systemctl, curl and journalctl."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fleet import ROOT, waiting
+from fleet.plan import Plan, Unit
+from fleet.waiting import UnitState, read_answer, read_states
+from tasks.guard import plan_of
+
+
+def test_states_are_read() -> None:
+    lines = ["vllm-serve-0 active 0123456789ab", "vllm-front-door failed ", "vllm-x inactive", "vllm-y activating ab"]
+    assert read_states(lines) == {
+        "vllm-serve-0": UnitState("active", "0123456789ab"),
+        "vllm-front-door": UnitState("failed", ""),
+        "vllm-x": UnitState("inactive", ""),
+        "vllm-y": UnitState("activating", "ab"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("active", "runs"),
+    [("active", True), ("reloading", True), ("activating", True), ("failed", False), ("inactive", False), ("", False)],
+)
+def test_what_counts_as_running(active: str, runs: bool) -> None:
+    assert UnitState(active, "x").runs is runs
+
+
+def test_states_are_asked_for(tmp_path: Path) -> None:
+    tool(tmp_path, "systemctl", 'case "$*" in *vllm-a.service) echo active;; *) echo inactive;; esac')
+    done = shell(tmp_path, waiting.ask_states(["vllm-a", "vllm-b"]))
+    assert read_states(done.stdout.splitlines()) == {
+        "vllm-a": UnitState("active", ""),
+        "vllm-b": UnitState("inactive", ""),
+    }
+
+
+def test_a_start_forgets_old_failures_and_ends_by_itself(tmp_path: Path) -> None:
+    tool(tmp_path, "systemctl", 'echo "$*"')
+    units = [unit_of("lab", "vllm-serve-0"), unit_of("lab", "vllm-front-door")]
+    assert shell(tmp_path, waiting.start(units)).stdout.splitlines() == [
+        "reset-failed vllm-serve-0.service vllm-front-door.service",
+        "restart vllm-serve-0.service vllm-front-door.service",
+    ]
+    assert "timeout 180 systemctl restart" in waiting.start(units)
+
+
+# ---- waiting for a unit
+
+MODELS = '{"object":"list","data":[{"id":"qwen3","object":"model"}]}'
+COMPLETION = '{"choices":[{"index":0,"text":" bright","finish_reason":"length"}]}'
+
+
+def test_a_wait_ends_when_the_model_gives_a_token(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=0, models=MODELS, completions=COMPLETION)
+    assert wait(tmp_path, "lab", "vllm-serve-0") == 0
+
+
+@pytest.mark.parametrize(
+    ("models", "completions"),
+    [
+        (MODELS.replace("qwen3", "qwen35"), COMPLETION),
+        (MODELS, ""),
+        (MODELS, '{"error": {"message": "model not ready"}}'),
+    ],
+    ids=["other-model", "no-completion", "error"],
+)
+def test_healthy_is_not_enough(tmp_path: Path, models: str, completions: str) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=0, models=models, completions=completions)
+    assert wait(tmp_path, "lab", "vllm-serve-0", seconds=0) == 4
+
+
+def test_prefill_alone_is_not_asked_for_text(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=0, models=MODELS, completions="")
+    assert wait(tmp_path, "lab-pd", "vllm-prefill-0") == 0
+
+
+def test_a_proxy_is_asked_for_its_health_only(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=0, models="", completions="")
+    assert wait(tmp_path, "lab", "vllm-front-door") == 0
+
+
+def test_a_host_without_an_api_is_only_to_be_active(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=1, models="", completions="")
+    assert wait(tmp_path, "a3-pd", "vllm-decode-0", host="10.10.0.13") == 0
+
+
+@pytest.mark.parametrize(
+    ("active", "sub"), [("failed", "failed"), ("inactive", "dead"), ("activating", "auto-restart")]
+)
+def test_a_wait_ends_when_the_unit_is_dead(tmp_path: Path, active: str, sub: str) -> None:
+    systemd(tmp_path, active, sub)
+    answers(tmp_path, health=0, models=MODELS, completions=COMPLETION)
+    assert wait(tmp_path, "lab", "vllm-serve-0") == 3
+
+
+def test_a_wait_ends_when_the_unit_was_started_again_behind_its_back(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running", restarts=f"echo x >> {tmp_path}/count; wc -l < {tmp_path}/count")
+    answers(tmp_path, health=1, models="", completions="")
+    assert wait(tmp_path, "lab", "vllm-serve-0") == 3
+
+
+def test_a_wait_ends_when_time_has_run_out(tmp_path: Path) -> None:
+    systemd(tmp_path, "active", "running")
+    answers(tmp_path, health=1, models="", completions="")
+    assert wait(tmp_path, "lab", "vllm-serve-0", seconds=0) == 4
+
+
+# ---- the answer of the model
+
+
+def answer(text: object, **choice: object) -> list[str]:
+    return [json.dumps({"choices": [{"text": text, **choice}]}), "200"]
+
+
+def test_a_completion() -> None:
+    assert read_answer(answer(" bright")) == (" bright", "")
+
+
+def test_a_completion_over_several_lines() -> None:
+    assert read_answer(["{", '"choices": [{"text": "a\\nb"}]', "}", "200"]) == ("a\nb", "")
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ([], "no answer"),
+        (["", "000"], "no connection"),
+        (["<html>  Bad", "Gateway </html>", "502"], "HTTP 502 <html> Bad Gateway </html>"),
+        (['{"detail":"Not Found"}', "404"], 'HTTP 404 {"detail":"Not Found"}'),
+        (["hello", "200"], "HTTP 200 with something that is no completion: hello"),
+        (["[]", "200"], "HTTP 200 with something that is no completion: []"),
+        (['{"choices": []}', "200"], 'HTTP 200 with something that is no completion: {"choices": []}'),
+        (['{"choices": ["x"]}', "200"], 'HTTP 200 with something that is no completion: {"choices": ["x"]}'),
+        (answer("", finish_reason="stop"), "HTTP 200 with an empty text (finish_reason stop)"),
+        (answer(" \n", finish_reason="length"), "HTTP 200 with an empty text (finish_reason length)"),
+        (answer(None, finish_reason="abort"), "HTTP 200 with an empty text (finish_reason abort)"),
+    ],
+    ids=[
+        *("nothing", "no-connection", "bad-gateway", "not-found", "text", "list", "no-choice", "no-mapping"),
+        *("empty", "blank", "null"),
+    ],
+)
+def test_no_completion(lines: list[str], fault: str) -> None:
+    assert read_answer(lines) == ("", fault)
+
+
+def test_the_model_is_asked_by_its_served_name(tmp_path: Path) -> None:
+    tool(tmp_path, "curl", f"printf '%s\\n' \"$@\" > {tmp_path}/words; printf '%s\\n200\\n' '{COMPLETION}'")
+    done = shell(tmp_path, waiting.ask_model(plan_for("lab"), "http://10.231.77.10:8080"))
+    assert read_answer(done.stdout.splitlines()) == (" bright", "")
+    words = (tmp_path / "words").read_text().splitlines()
+    assert "http://10.231.77.10:8080/v1/completions" in words
+    assert json.loads(words[words.index("-d") + 1]) == {
+        "model": "qwen3",
+        "prompt": "The future of AI is",
+        "max_tokens": 16,
+        "temperature": 0,
+    }
+
+
+def test_the_line_to_paste() -> None:
+    assert waiting.curl_line(plan_for("h100"), "http://10.20.0.11:8000") == (
+        "curl http://10.20.0.11:8000/v1/completions -H 'Content-Type: application/json' "
+        '-d \'{"model": "Qwen/Qwen3-235B-A22B", "prompt": "The future of AI is", "max_tokens": 16}\''
+    )
+
+
+def test_last_words_leave_out_what_systemd_says_of_starting(tmp_path: Path) -> None:
+    tool(tmp_path, "systemctl", 'case "$*" in *ActiveState*) echo failed;; *) echo abc;; esac')
+    tool(tmp_path, "journalctl", "printf 'Starting vLLM\\nvllm serve: error: unrecognized arguments\\nStopped vLLM\\n'")
+    done = shell(tmp_path, waiting.last_words(unit_of("lab", "vllm-serve-0")))
+    assert done.stdout.splitlines() == ["failed", "vllm serve: error: unrecognized arguments"]
+
+
+# ---- stand-ins
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def systemd(folder: Path, active: str, sub: str, restarts: str = "echo 0") -> None:
+    tool(
+        folder,
+        "systemctl",
+        f'case "$*" in *NRestarts*) {restarts};; *ActiveState*) echo {active};; *SubState*) echo {sub};; esac',
+    )
+    tool(folder, "journalctl", "echo loading weights")
+
+
+def answers(folder: Path, health: int, models: str, completions: str) -> None:
+    tool(
+        folder,
+        "curl",
+        f"case \"$*\" in */health*) exit {health};; */v1/models*) echo '{models}';; "
+        f"*/v1/completions*) echo '{completions}';; esac",
+    )
+
+
+def shell(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run(["sh", "-c", text], env=environment, capture_output=True, text=True, check=False, timeout=10)
+
+
+def wait(folder: Path, inventory: str, unit: str, seconds: int = 30, host: str | None = None) -> int:
+    made = plan_for(inventory)
+    found = unit_of(inventory, unit, host)
+    return shell(folder, waiting.wait(made, found, made.fleet.node(found.host), seconds)).returncode
+
+
+def plan_for(name: str) -> Plan:
+    return plan_of(str(ROOT / "inventories" / f"{name}.py"))
+
+
+def unit_of(inventory: str, name: str, host: str | None = None) -> Unit:
+    return next(u for u in plan_for(inventory).units if u.name == name and host in (None, u.host))
