@@ -243,7 +243,11 @@ def test_a_damaged_release_of_the_same_name_is_replaced(host: Host) -> None:
     assert not (host.etc / "current/run/stray").exists()
 
 
-@pytest.mark.parametrize("damage", [lambda raw: raw[:200], lambda raw: "", lambda raw: "not base64 at all!"])
+@pytest.mark.parametrize(
+    "damage",
+    [lambda raw: raw[:200], lambda raw: "", lambda raw: "not base64 at all!"],
+    ids=["cut", "empty", "garbled"],
+)
 def test_an_upload_that_is_cut_changes_nothing(host: Host, damage: Callable[[str], str]) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a"))
     wanted = made("bbbbbbbbbbbb", "vllm-a")

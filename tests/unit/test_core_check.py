@@ -13,9 +13,10 @@ from fleet import ROOT, inventory, yamlfile
 from fleet import check as checks
 from fleet.check import check_plan
 from fleet.cli.main import main
-from fleet.findings import as_json, error, warning
+from fleet.findings import FleetError, as_json, error, warning
 from fleet.plan import Plan, plan
 from fleet.recipe import Recipe
+from tasks import guard
 from tasks.guard import plan_of
 
 A3 = """
@@ -264,6 +265,47 @@ def test_findings_as_json(path: str, code: int, found: list[tuple[str, str]]) ->
     assert data["inventory"] == path
     assert [(f["rule"], f["severity"]) for f in data["findings"]] == found
     assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
+
+
+# ---- before pyinfra connects
+
+
+@pytest.mark.parametrize(
+    ("params", "code", "fragment"),
+    [
+        ({"inventory": "inventories/a3pd.py"}, 2, "write inventories/a3-pd.py [INV-READ]"),
+        ({"inventory": "inventories/lab.py", "limit": ["lab-7"]}, 2, "--limit lab-7: no host of the inventory matches"),
+        ({"inventory": "inventories/lab.py", "exclude": ["decode"]}, 2, "--exclude decode: no host of the inventory"),
+        ({"inventory": "inventories/lab.py", "data": ["venv"]}, 2, "--data venv: this is no KEY=VALUE"),
+        ({"inventory": "inventories/lab.py", "data": ["proxy_port=8000"]}, 2, "both want port 8000"),
+    ],
+    ids=["unreadable", "limit", "exclude", "data", "clash"],
+)
+def test_a_run_is_refused(
+    params: dict[str, object],
+    code: int,
+    fragment: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(guard, "_plans", {})
+    with pytest.raises(SystemExit) as ended:
+        guard.check_before_connecting(params)
+    assert ended.value.code == code
+    assert fragment in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["lab-0", "serve", "lab-*", "all"])
+def test_a_run_goes_on(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_plans", {})
+    guard.check_before_connecting({"inventory": "inventories/lab.py", "limit": [limit], "data": ["proxy_port=9000"]})
+    assert guard.current_plan().entries == ("http://10.231.77.10:9000",)
+
+
+def test_a_deploy_that_nobody_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_plans", {})
+    with pytest.raises(FleetError, match=r"not guarded; run pyinfra from the root of the repository \[RUN-CONFIG\]"):
+        guard.current_plan()
 
 
 @pytest.fixture(autouse=True)
