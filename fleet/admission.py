@@ -16,7 +16,7 @@ NEEDED_BYTES = 20_000_000
 def question(plan: Plan, node: Node) -> Question:
     """What to ask this host for."""
     units = plan.units_of(node.name)
-    tools = {"curl", "tar", "base64"} | {u.argv[0] for u in units if u.config}
+    tools = {"curl", "tar", "base64", "flock", "ip", "ss"} | {u.argv[0] for u in units if u.config}
     paths: set[str] = set()
     for unit in units:
         if unit.runtime == "docker":
@@ -39,11 +39,13 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
         findings.append(error("HOST-ROOT", name, "the run has no root rights here", mend))
     if not snapshot.systemd:
         findings.append(error("HOST-SYSTEMD", name, "systemd does not run here", "use a host booted with systemd"))
-    findings += _network(node, snapshot)
+    if "ip" in snapshot.tools:
+        findings += _network(node, snapshot)
     for tool in sorted(set(question(plan, node).tools) - snapshot.tools):
         if tool == "haproxy":  # the deploy installs it
             continue
-        package = {"docker": "docker.io (or docker-ce)"}.get(tool, tool)
+        packages = {"docker": "docker.io (or docker-ce)", "ip": "iproute2", "ss": "iproute2", "flock": "util-linux"}
+        package = packages.get(tool, tool)
         what, mend = f"{tool} is not installed", f"install the package {package}"
         findings.append(error("HOST-TOOL", name, what, mend))
     if _serves(units) and _weights(plan, node) not in snapshot.paths:
@@ -51,6 +53,7 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
         mend = "copy them there, mount the share, or mend weights_dir"
         findings.append(error("WEIGHTS-MISSING", name, what, mend))
     findings += _runtime(plan, node, snapshot)
+    findings += _ports(units, node, snapshot)
     short = [(m, free) for m, free in snapshot.disk_free.items() if free < NEEDED_BYTES]
     for mount, free in short:
         what = f"{mount} has {free // 1000} kB left, {NEEDED_BYTES // 1_000_000} MB are needed"
@@ -81,6 +84,22 @@ def _network(node: Node, snapshot: Snapshot) -> list[Finding]:
         what = f"interface {name}, which carries {node.address}, is down"
         return [error("NET-LINK", node.name, what, f"bring it up: ip link set {name} up")]
     return []
+
+
+def _ports(units: tuple[Unit, ...], node: Node, snapshot: Snapshot) -> list[Finding]:
+    """Ports of the plan that something else than a unit of ours (or its container) holds."""
+    findings = []
+    for unit in units:
+        for purpose, port in unit.ports.items():
+            group = snapshot.listeners.get(port)
+            ours = group is not None and ("/vllm-" in group or (unit.runtime == "docker" and "docker" in group))
+            if group is not None and not ours:
+                holder = group.rpartition("/")[2] or "a process outside any service"
+                what = f"port {port}, which {unit.name} needs for {purpose}, is held by {holder}"
+                findings.append(
+                    error("HOST-PORT", node.name, what, f"stop it (ss -ltnp 'sport = {port}'), or move one")
+                )
+    return findings
 
 
 def _runtime(plan: Plan, node: Node, snapshot: Snapshot) -> list[Finding]:

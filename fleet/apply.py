@@ -20,29 +20,45 @@ MARK = "@@"
 
 
 def ask() -> str:
-    """Id, hashes of the files, and our units that systemd knows."""
+    """Id, hashes and modes of the files, and our units that systemd knows."""
     return (
         f'cd {ROOT}/current 2>/dev/null && {{ echo "{MARK} $(basename "$(readlink -f .)")"; '
-        "find . -type f | sort | xargs -r sha256sum; }; "
-        f"for u in {SYSTEMD}/vllm-*.service; do "
-        f'test -L "$u" && test -e "{SYSTEMD}/multi-user.target.wants/$(basename "$u")" '
-        '&& case $(readlink "$u") in '
-        f'{ROOT}/current/*) echo "unit $(basename "$u" .service)";; esac; done; true'
+        "find . -type f | sort | xargs -r sha256sum; find . -type f -exec stat -c 'mode %a %n' {} +; }; "
+        f'for u in {SYSTEMD}/vllm-*.service; do case "$(readlink "$u")" in {ROOT}/current/*) '
+        f'test -e "{SYSTEMD}/multi-user.target.wants/$(basename "$u")" && on=enabled || on=disabled; '
+        'echo "unit $(basename "$u" .service) $on";; esac; done; true'
     )
 
 
 def read(lines: Iterable[str]) -> dict[str, Any]:
-    """The answer to ``ask``."""
-    answer: dict[str, Any] = {"files": {}, "units": []}
+    """The answer to ``ask``: id, files as {path: [mode, sha256]}, units as {name: enabled or disabled}."""
+    answer: dict[str, Any] = {"files": {}, "units": {}}
+    modes: dict[str, str] = {}
     for line in lines:
         kind, _, rest = line.partition(" ")
+        first, _, second = rest.strip().partition(" ")
         if kind == MARK:
             answer["id"] = rest.strip()
         elif kind == "unit":
-            answer["units"].append(rest.strip())
+            answer["units"][first] = second
+        elif kind == "mode":
+            modes[second.removeprefix("./")] = first
         elif re.fullmatch(r"[0-9a-f]{64}", kind):
             answer["files"][rest.strip().removeprefix("./")] = kind
+    answer["files"] = {path: [modes.get(path, ""), digest] for path, digest in answer["files"].items()}
     return answer
+
+
+def is_in_place(wanted: Release, installed: Mapping[str, Any]) -> bool:
+    """Whether the host has exactly this release: content, modes, units, and no unit besides."""
+    files = {
+        path: [f"{mode:o}", hashlib.sha256(text.encode()).hexdigest()] for path, (mode, text) in wanted.files.items()
+    }
+    return (
+        installed.get("id") == wanted.id
+        and installed.get("files") == files
+        and installed.get("units") == dict.fromkeys(wanted.unit_ids, "enabled")
+    )
 
 
 def ask_files() -> str:
@@ -79,7 +95,7 @@ def script(wanted: Release) -> str:
         f"rm -rf {releases}/.new-* {ROOT}/.current-*",  # what a cut run left
         f"tmp={releases}/.new-$$",
         'mkdir "$tmp"',
-        "trap 'rm -rf \"$tmp\"' EXIT",
+        f"trap 'rm -rf \"$tmp\" {ROOT}/.current-$$' EXIT",
         'base64 -d >"$tmp/.tar"',
         f'echo "{hashlib.sha256(archive(wanted)).hexdigest()}  $tmp/.tar" | sha256sum --status -c - '
         '|| { echo "the upload is not whole" >&2; exit 1; }',
@@ -88,15 +104,17 @@ def script(wanted: Release) -> str:
         f'if [ -e {new} ]; then mv {new} "$tmp.old"; fi',
         f'mv "$tmp" {new}',
         'rm -rf "$tmp.old"',
-        f"ln -s releases/{wanted.id} {ROOT}/.current-$$",
-        f"mv -T {ROOT}/.current-$$ {ROOT}/current",
-        # units that the new release no longer has
+        # units that the new release no longer has: stopped while their own settings still hold
+        "gone=",
         f"for u in {SYSTEMD}/vllm-*.service; do",
         f'  case "$(readlink "$u" || true)" in {ROOT}/current/*) ;; *) continue;; esac',
-        f'  case "$(basename "$u")" in {keep}) continue;; esac',
-        '  systemctl disable --now "$(basename "$u")" 2>/dev/null || true',
-        '  rm -f "$u"',
+        f'  case "$(basename "$u")" in {keep}) ;; *) gone="$gone $(basename "$u")";; esac',
         "done",
+        '[ -z "$gone" ] || systemctl stop $gone || true',
+        f"ln -s releases/{wanted.id} {ROOT}/.current-$$",
+        f"mv -T {ROOT}/.current-$$ {ROOT}/current",
+        'for u in $gone; do systemctl disable "$u" 2>/dev/null || true; '
+        f'rm -f {SYSTEMD}/"$u"; systemctl reset-failed "$u" 2>/dev/null || true; done',
         f'for u in {units}; do ln -sfn {ROOT}/current/units/"$u" {SYSTEMD}/"$u"; done',
         "systemctl daemon-reload",
         f"systemctl enable --quiet {units}" if units else "true",

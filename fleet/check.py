@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from packaging.version import Version
 
 from fleet import engine
-from fleet.findings import Finding, warning
+from fleet.findings import Finding, error, warning
 from fleet.plan import Plan, platform_of
 
 Check = Callable[[Plan], Iterator[Finding]]
@@ -73,7 +73,7 @@ def context_beyond_model(plan: Plan) -> Iterator[Finding]:
     for instance in plan.instances:
         wanted = instance.spec.max_model_len
         if wanted and wanted > own and instance.spec.yarn is None:
-            yield warning(
+            yield error(
                 "CONTEXT-MODEL",
                 f"{plan.fleet.recipe} {instance.name}",
                 f"max-model-len {wanted} is more than the model's {own}",

@@ -78,6 +78,7 @@ def _engine_unit(
     if instance.kv_port is not None:
         ports["kv"] = instance.kv_port
     needs = (f"vllm-ray-{instance.name}",) if ray else ()
+    inside = f"vllm-ray-{instance.name}" if ray and base["runtime"] == "docker" else None
     return Unit(
         name=f"vllm-{instance.name}",
         role=instance.role,
@@ -85,6 +86,7 @@ def _engine_unit(
         argv=tuple(argv),
         ports=ports,
         needs=needs,
+        inside=inside,
         **base,
     )
 
@@ -127,8 +129,7 @@ def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, 
         "docker_options": platform.docker_options(member.devices) if docker else (),
         "mounts": mounts if docker else (),
         "workdir": settings.weights_dir,
-        "setup_files": () if docker else platform.setup_files,
-        "keeps_entrypoint": platform.keeps_entrypoint,
+        "setup_files": platform.container_setup_files if docker else platform.setup_files,
         "shm_size": recipe.shm_size,
         "venv": None if docker else settings.venv,
         "stop_seconds": recipe.drain_seconds + STOP_MARGIN_SECONDS,

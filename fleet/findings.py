@@ -50,6 +50,11 @@ def warning(rule: str, where: str, what: str, mend: str, why: str = "", source: 
     return Finding(rule, "warning", where, what, mend, why, source)
 
 
+def exit_code(exc: FleetError) -> int:
+    """1 where everything could be read and the plan does not hold, else 2."""
+    return 1 if all(f.rule.startswith("PLAN-") for f in exc.findings) else 2
+
+
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Only those that stop a run."""
     return tuple(f for f in findings if f.severity == "error")

@@ -45,7 +45,6 @@ class Settings(BaseModel):
     api_host: str | None = None
     proxy_port: Port | None = None
     raise_limits: bool = True
-    start_timeout_seconds: int | None = Field(None, ge=30, le=14400, strict=True)
 
     @field_validator("weights_dir", "venv", "router_venv")
     @classmethod
@@ -85,7 +84,7 @@ class Settings(BaseModel):
     @classmethod
     def _are_mounts(cls, value: list[str]) -> list[str]:
         for item in value:
-            if not re.match(r"/[^\s:]*(:/[^\s:]*(:r[ow])?)?\Z", item):
+            if not re.match(r"/[^\s:$`'\"\\]*(:/[^\s:$`'\"\\]*(:r[ow])?)?\Z", item):
                 raise ValueError(f"{item!r} is no mount; write /path, /path:/inside or /path:/inside:ro")
         return value
 
@@ -204,14 +203,16 @@ def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], 
     except ValueError:
         why = "the peers' command lines need an address, and names may differ between machines"
         what = f"{address!r} is no IP address"
-        findings.append(error("INV-ADDRESS", where, what, "add address = '10.0.0.11' to the host's data", why))
+        findings.append(
+            error("INV-ADDRESS", where, what, f"write the host as ('{name}', {{'address': '10.0.0.11'}})", why)
+        )
         return None
     if parsed.is_loopback or parsed.is_unspecified or parsed.is_multicast:
         what = f"{parsed} cannot be reached by other hosts"
         findings.append(error("INV-ADDRESS", where, what, "give the address of the service network"))
         return None
     port = data.get("ssh_port")
-    if port is not None and not (isinstance(port, int) and 1 <= port <= 65535):
+    if port is not None and not (type(port) is int and 1 <= port <= 65535):
         findings.append(error("INV-KEY", f"{where} ssh_port", f"{port!r} is no port", "give 1 to 65535"))
     return Node(name, str(parsed), roles, settings)
 

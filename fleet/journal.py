@@ -8,11 +8,14 @@ from collections.abc import Sequence
 _TELLING = (
     re.compile(r"error: (?:unrecognized|argument|the following|ambiguous)"),
     re.compile(r"No space left on device|Address already in use|out of memory|Permission denied"),
+    re.compile(r"\bValue error, \S"),  # pydantic's own line, below the one that only counts them
     re.compile(r"^(?:\S+ )*?[\w.]*(?:Error|Exception): \S"),
 )
 # What only systemd knows, for a process that could not say it.
 _SYSTEMD = re.compile(r"OOM killer|Unable to locate executable|Failed at step|status=9/KILL|status=11/SEGV")
 _ERROR_WORD = re.compile(r"\b(?:ERROR|CRITICAL|FATAL)\b|^error\b", re.IGNORECASE)
+# Talk on the way, whatever words it holds.
+_TALK = re.compile(r"^(?:\([^)]*\)\s*)?(?:INFO|WARNING|DEBUG)\b|^\S+\.py:\d+: \w*Warning")
 _NOISE = re.compile(r"Traceback|EngineCore failed to start|Engine core initialization failed|raise |^\s+File ")
 
 
@@ -20,7 +23,8 @@ def reason(lines: Sequence[str]) -> str:
     """The most telling line, without its log prefix; the last one if none tells."""
     told = [line.strip() for line in lines if line.strip() and not _NOISE.search(line)]
     own = [line for line in told if ".service: " not in line]
-    for pattern, among in [*((p, own) for p in _TELLING), (_SYSTEMD, told), (_ERROR_WORD, own)]:
+    said = [line for line in own if not _TALK.search(line)]
+    for pattern, among in [*((p, said) for p in _TELLING), (_SYSTEMD, told), (_ERROR_WORD, said)]:
         for line in among:
             if pattern.search(line):
                 return _without_prefix(line)

@@ -78,7 +78,7 @@ class Unit:
     ports: Mapping[str, int] = field(default_factory=dict)
     workdir: str = "/"
     setup_files: tuple[str, ...] = ()
-    keeps_entrypoint: bool = False
+    inside: str | None = None  # the container of another unit, in which this one runs
     shm_size: str = "1g"
     venv: str | None = None
     stop_seconds: int = 60
@@ -143,7 +143,7 @@ def plan(fleet: Fleet, recipe: Recipe) -> Plan:
     instances = _instances(fleet, recipe)
     units = tuple(u for i in instances for u in engine_units(recipe, i, instances))
     units += proxy_units(fleet, recipe, instances)
-    _refuse_shared_ports(fleet, units)
+    _refuse_shared_ports(fleet, units, instances)
     return Plan(fleet, recipe, instances, units, _start_order(units))
 
 
@@ -312,7 +312,7 @@ def _shape(role: Role, per_host: int, where: str) -> tuple[int, int]:
     return role.data_parallel_size // ranks, ranks
 
 
-def _refuse_shared_ports(fleet: Fleet, units: tuple[Unit, ...]) -> None:
+def _refuse_shared_ports(fleet: Fleet, units: tuple[Unit, ...], instances: tuple[Instance, ...]) -> None:
     """Two units of one host must not want one port."""
     findings = []
     taken: dict[tuple[str, int], Unit] = {}
@@ -327,6 +327,18 @@ def _refuse_shared_ports(fleet: Fleet, units: tuple[Unit, ...]) -> None:
                 what = f"{unit.name} and {other.name} both want port {port}"
                 mend = "give one of them another port (proxy.port or port of the role in the recipe)"
                 findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, mend))
+    for instance in instances:
+        if instance.kv_port is None:
+            continue
+        # every rank and device of the instance has a handshake port of its own
+        handshakes = range(instance.kv_port, instance.kv_port + instance.spec.world_size)
+        members = {m.node.name for m in instance.members}
+        for unit in units:
+            for purpose, port in unit.ports.items():
+                if unit.host in members and port in handshakes and (unit.instance, purpose) != (instance.name, "kv"):
+                    what = f"{unit.name} wants port {port}, a handshake port of {instance.name}"
+                    mend = f"choose one outside {handshakes.start}-{handshakes.stop - 1}"
+                    findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, mend))
     if findings:
         raise FleetError(*findings)
 

@@ -26,6 +26,7 @@ Argument = Scalar | dict[str, Any] | list[Any] | None
 
 # Arguments that the planner derives: typed again they could contradict it.
 DERIVED = {
+    "model": "model.name",
     "host": "host",
     "port": "port",
     "headless": "the order of the hosts",
@@ -44,15 +45,31 @@ DERIVED = {
     "shutdown-timeout": "drain_seconds",
     "rope-scaling": "yarn",
 }
-SHORT_FORMS = {"tp": "tensor-parallel-size", "pp": "pipeline-parallel-size", "dp": "data-parallel-size"}
+SHORT_FORMS = {
+    "tp": "tensor-parallel-size",
+    "pp": "pipeline-parallel-size",
+    "dp": "data-parallel-size",
+    "dpn": "data-parallel-rank",
+    "dpr": "data-parallel-start-rank",
+    "dpl": "data-parallel-size-local",
+    "dpa": "data-parallel-address",
+    "dpp": "data-parallel-rpc-port",
+    "q": "quantization",
+}
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSWORD|API_?KEY|CREDENTIAL)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"TOKEN(?!IZER|S_|S$)|SECRET|PASSW|PASS$|PASSPHRASE|PWD$|_PW$|KEY$|KEY_ID$|AUTH$|CREDENTIAL|PRIVATE_?KEY",
+    re.IGNORECASE,
+)
+_URL_WITH_PASSWORD = re.compile(r"://[^/\s:@]+:[^/\s@]+@")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*\Z")
 
 
 def check_version(value: str) -> str:
     """A version that can be compared."""
     try:
+        if not value[:1].isdigit():
+            raise InvalidVersion
         Version(value)
     except InvalidVersion as exc:
         raise ValueError(f"{value!r} is no version; write it like 0.13.0") from exc
@@ -70,6 +87,8 @@ def check_listener(value: str) -> str:
     """An address or name to listen on."""
     if not re.match(r"[A-Za-z0-9.:_-]+\Z", value):
         raise ValueError(f"{value!r} is no address to listen on; write 0.0.0.0 or one of the host's own")
+    if value.startswith("127.") or value in ("localhost", "::1"):
+        raise ValueError(f"{value} is not reached by other hosts; write 0.0.0.0 or one of the host's own")
     return value
 
 
@@ -100,8 +119,8 @@ class Model(Strict):
     @field_validator("served_name", "quantization")
     @classmethod
     def _one_word(cls, value: str | None) -> str | None:
-        if value is not None and (not value.isprintable() or not value or any(c.isspace() for c in value)):
-            raise ValueError(f"{value!r} is no name; write one word")
+        if value is not None and not re.match(r"\w[\w.:/@+-]*\Z", value):
+            raise ValueError(f"{value!r} is no name; write one word of letters, digits and . _ - : / @ +")
         return value
 
 
@@ -138,7 +157,7 @@ def check_env(env: dict[str, Any]) -> dict[str, Any]:
     for name in env:
         if not _ENV_NAME.match(name):
             raise ValueError(f"{name!r} is no name of an environment variable; use letters, digits and _")
-        if _SECRET.search(name) and "TOKENIZER" not in name and "TOKENS" not in name:
+        if _SECRET.search(name) or _URL_WITH_PASSWORD.search(str(env[name])):
             raise ValueError(
                 f"{name} looks like a secret; keep it out, what stands here becomes world-readable on the hosts"
             )
@@ -155,7 +174,7 @@ def check_args(args: dict[str, Any]) -> dict[str, Any]:
         flag = SHORT_FORMS.get(flag, flag)
         if flag.partition(".")[0] in DERIVED:
             raise ValueError(f"{name} is derived; remove it, it follows from {DERIVED[flag.partition('.')[0]]}")
-        if flag in ("api-key", "hf-token"):
+        if re.search(r"api-key$|-token$|password$", flag) or _URL_WITH_PASSWORD.search(str(args[name])):
             raise ValueError(f"{name} is a secret; keep it out, what stands here becomes world-readable on the hosts")
         if flag.startswith("no-") and args[name] is False:
             raise ValueError(f"{name}: false denies twice; write {flag[3:]}: true")

@@ -34,6 +34,21 @@ def typed(unit: Unit, address: str) -> str:
     return script(replace(unit, env=env), lookup)
 
 
+def wrapper_of(unit: Unit) -> str:
+    """What puts the script into its container."""
+    template = "units/exec.sh.j2" if unit.inside else "units/docker.sh.j2"
+    text: str = _template(template).render(unit=unit, base=BASE)
+    return text
+
+
+def config_of(plan: Plan, unit: Unit) -> str:
+    """The configuration file that the unit reads; empty where it reads none."""
+    if unit.config is None:
+        return ""
+    text: str = _template(unit.config).render(unit=unit, instances=plan.instances, node=plan.fleet.node(unit.host))
+    return text
+
+
 def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
     """All files of one unit but its id, as path within the release: (mode, text)."""
     docker = unit.runtime == "docker"
@@ -42,10 +57,10 @@ def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
     start = f"{BASE}/{run}"
     if docker:
         wrapper = f"run/{unit.name}.docker.sh"
-        files[wrapper] = (0o755, _template("units/docker.sh.j2").render(unit=unit, script=f"{BASE}/{run}"))
+        files[wrapper] = (0o755, wrapper_of(unit))
         start = f"{BASE}/{wrapper}"
     if unit.config:
-        text = _template(unit.config).render(unit=unit, instances=plan.instances, node=plan.fleet.node(unit.host))
+        text = config_of(plan, unit)
         files[unit.config.removesuffix(".j2")] = (0o644, text)
     service = _template("units/unit.service.j2").render(
         unit=unit,
@@ -61,10 +76,11 @@ def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
 
 def describe(plan: Plan, unit: Unit) -> str:
     """One line for people."""
+    name = plan.served_name.replace("%", "%%")  # systemd reads % as a specifier
     if unit.kind == "proxy":
-        return f"vllm-fleet entry for {plan.served_name}"
+        return f"vllm-fleet entry for {name}"
     what = {"engine": "vLLM", "ray": "Ray for vLLM"}[unit.kind]
-    return f"{what} {unit.instance}, {plan.served_name}"
+    return f"{what} {unit.instance}, {name}"
 
 
 def as_data(plan: Plan) -> dict[str, Any]:

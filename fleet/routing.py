@@ -90,6 +90,5 @@ def _ascend_proxy(recipe: Recipe, node: Node, port: int, instances: tuple[Instan
         image=image_of(recipe, node),
         ports={"api": port},
         workdir=ASCEND_PROXY_DIR,
-        keeps_entrypoint=True,
         stop_seconds=120,
     )

@@ -5,6 +5,7 @@ The command runs as root through any POSIX shell, needs nothing installed, and c
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ class Snapshot:
     disk_free: dict[str, int] = field(default_factory=dict)  # mount point -> bytes
     release: str | None = None
     systemd: bool = False
+    listeners: dict[int, str] = field(default_factory=dict)  # TCP port -> control group of who holds it
 
 
 def command(question: Question) -> str:
@@ -52,6 +54,9 @@ def command(question: Question) -> str:
         f"echo '{MARK} tools'; for t in {quoted['tools']}; do command -v $t >/dev/null && echo $t; done",
         f"echo '{MARK} paths'; for p in {quoted['paths']}; do test -e \"$p\" && echo \"$p\"; done",
         f"echo '{MARK} disk'; df -Pk /etc /var 2>/dev/null",
+        f"echo '{MARK} listen'; ss -Hltnp",
+        f"echo '{MARK} owners'; ss -Hltnp | grep -o 'pid=[0-9]*' | sort -u | cut -d= -f2 | "
+        'while read -r p; do echo "$p $(tail -n 1 /proc/$p/cgroup)"; done',
         f"echo '{MARK} engines'; for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info; "
         "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; done",
     ]
@@ -91,6 +96,7 @@ def parse(lines: Iterable[str]) -> Snapshot:
         disk_free=_disk(sections.get("disk", [])),
         release=release[0].rpartition("/")[2] or None if release else None,
         systemd=bool(sections.get("systemd")),
+        listeners=_listeners(sections.get("listen", []), sections.get("owners", [])),
     )
 
 
@@ -108,6 +114,19 @@ def _link_name(line: str) -> str:
     """``2: host0@if5: <…>`` as host0."""
     words = line.split()
     return words[1].rstrip(":").partition("@")[0] if len(words) > 1 else ""
+
+
+def _listeners(lines: Sequence[str], owners: Sequence[str]) -> dict[int, str]:
+    """``LISTEN 0 128 0.0.0.0:8000 0.0.0.0:* users:(("vllm",pid=71,fd=3))`` as {8000: /system.slice/...}."""
+    groups = {pid: group.rpartition(":")[2] for pid, _, group in (line.partition(" ") for line in owners)}
+    found: dict[int, str] = {}
+    for line in lines:
+        words = line.split()
+        port = words[3].rpartition(":")[2] if len(words) > 3 else ""
+        pid = re.search(r"pid=(\d+)", line)
+        if port.isdigit():
+            found[int(port)] = groups.get(pid[1], "") if pid else ""
+    return found
 
 
 def _disk(lines: Sequence[str]) -> dict[str, int]:

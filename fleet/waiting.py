@@ -14,6 +14,8 @@ from fleet.inventory import Node
 from fleet.plan import Plan, Unit
 
 PROGRESS_SECONDS = 15
+# Before it a login shell may have printed anything.
+MARK = "@@ answer"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def read_states(lines: Iterable[str]) -> dict[str, UnitState]:
     for line in lines:
         name, _, rest = line.partition(" ")
         active, _, started = rest.partition(" ")
-        states[name] = UnitState(active, started.strip())
+        if name.startswith("vllm-"):
+            states[name] = UnitState(active, started.strip())
     return states
 
 
@@ -75,7 +78,7 @@ def wait(plan: Plan, unit: Unit, node: Node, seconds: int) -> str:
             f'  if [ "$now" -ge {seconds} ]; then exit 4; fi',
             f"  if [ $(( now - told )) -ge {PROGRESS_SECONDS} ]; then told=$now; "
             f'echo "{unit.name}: not ready after $now s of at most {seconds}; it says: '
-            '$(journalctl -u "$u" -n 1 -o cat --no-pager | cut -c1-100)"; fi',
+            '$(journalctl -u "$u" -n 1 -o cat --no-pager | cut -c1-160)"; fi',
             "  sleep 1",
             "done",
         ]
@@ -86,7 +89,8 @@ def last_words(unit: Unit) -> str:
     """State, then the journal of the last start, without systemd's own talk of starting."""
     service = shlex.quote(f"{unit.name}.service")
     return (
-        f"systemctl show -p ActiveState --value {service}; id=$(systemctl show -p InvocationID --value {service}); "
+        f"echo '{MARK}'; systemctl show -p ActiveState --value {service}; "
+        f"id=$(systemctl show -p InvocationID --value {service}); "
         "journalctl -n 120 -o cat --no-pager _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id "
         "| grep -v -e '^Start' -e '^Stop'"
     )
@@ -97,10 +101,15 @@ def _answers(plan: Plan, unit: Unit, url: str) -> str:
     curl = "curl --noproxy '*' -sf -m 10"
     tests = [f"{curl} -o /dev/null {url}/health"]
     if unit.kind == "engine":
-        tests.append(f"{curl} {url}/v1/models | grep -qF {shlex.quote(json.dumps(plan.served_name))}")
+        tests.append(f"{curl} {url}/v1/models | grep -qF {_either(plan.served_name)}")
     if unit.role == "serve" and unit.kind == "engine":
         tests.append(f"{_completion(plan, url, 1, 120)} | grep -q '\"text\"'")
     return " && ".join(tests)
+
+
+def _either(name: str) -> str:
+    """Patterns for a name in JSON, escaped or not."""
+    return " ".join(f"-e {shlex.quote(json.dumps(name, ensure_ascii=ascii))}" for ascii in (True, False))
 
 
 def _completion(plan: Plan, url: str, tokens: int, seconds: int) -> str:
@@ -125,12 +134,18 @@ def ask_model(plan: Plan, url: str) -> str:
     )
     return (
         f'n=0; while :; do out=$({request}); code=$(echo "$out" | tail -n 1); n=$((n+1)); '
-        'if [ "$code" = 200 ] || [ $n -ge 30 ]; then echo "$out"; break; fi; sleep 2; done'
+        'if [ "$code" = 200 ] || [ $n -ge 30 ]; then echo "@@ answer"; echo "$out"; break; fi; sleep 2; done'
     )
+
+
+def after_mark(lines: list[str]) -> list[str]:
+    """What the command itself printed."""
+    return lines[lines.index(MARK) + 1 :] if MARK in lines else lines
 
 
 def read_answer(lines: list[str]) -> tuple[str, str]:
     """(text, fault): exactly one of them is empty."""
+    lines = after_mark(lines)
     if not lines:
         return "", "no answer"
     status, body = lines[-1].strip(), "\n".join(lines[:-1])
@@ -150,4 +165,4 @@ def read_answer(lines: list[str]) -> tuple[str, str]:
 def curl_line(plan: Plan, url: str) -> str:
     """A line to paste."""
     body = json.dumps({"model": plan.served_name, "prompt": "The future of AI is", "max_tokens": 16})
-    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d '{body}'"
+    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"

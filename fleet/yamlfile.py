@@ -117,7 +117,7 @@ def _scalar(node: yaml.Node) -> Any:
 
 def nearest(name: str, known: list[str]) -> str:
     """``; did you mean X?`` for a near miss, else the known names."""
-    close = difflib.get_close_matches(name, known, 1, 0.6)
+    close = difflib.get_close_matches(name, known, 1, 0.7)
     return f"write {close[0]}" if close else "use one of " + ", ".join(sorted(known))
 
 

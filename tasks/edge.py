@@ -5,6 +5,7 @@ pyinfra's API is not covered by its version promise, so nothing else in this rep
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
@@ -25,6 +28,8 @@ from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 from fleet.findings import Finding, error
 
 EXIT_INTERRUPTED = 130
+# Names a file to which findings are added as JSON lines, for `fleet run --json`.
+FINDINGS_FILE = "VLLM_FLEET_FINDINGS"
 
 # The host that the deploy file or operation is about; pyinfra's contexts are untyped.
 host: Any = cast(Any, pyinfra).host
@@ -45,24 +50,49 @@ def install() -> None:
     state = _state()
     if context is None or state is None:
         return
+    from tasks import guard
+
     signal.signal(signal.SIGINT, _interrupted)
-    _watch_from_the_start(state)
     params = context.params
+    _ask_clearly()
+    _watch_from_the_start(state, asks=guard.is_attended() and not params.get("dry"))
     if any(str(op).replace(os.sep, "/").split("/")[-2:-1] == ["deploy"] for op in params.get("operations", ())):
-        from tasks import guard
-
         guard.check_before_connecting(params)
+        guard.refuse_unattended(params)
 
 
-def _watch_from_the_start(state: Any) -> None:
-    """Add the watcher as soon as the state takes one: after the inventory is read, before any connection."""
+def _watch_from_the_start(state: Any, asks: bool) -> None:
+    """Add the watcher as soon as the state takes one: after the inventory is read, before any connection.
+
+    Unless it ``asks``, a failed host fails alone: pyinfra would otherwise ask whether to go on, even in a dry run.
+    """
     init = state.init
 
     def init_and_watch(*args: Any, **kwargs: Any) -> None:
         init(*args, **kwargs)
         state.add_callback_handler(_Watcher())
+        if not asks:
+            state.should_raise_failed_hosts = lambda _: False
 
     state.init = init_and_watch
+
+
+def _ask_clearly() -> None:
+    """pyinfra ends with 0 after a no, and with a traceback where the answer never comes."""
+    from pyinfra_cli import cli
+
+    def confirm(question: str) -> bool:
+        click.echo(f"\n    {question}\n    Press enter to go on, anything else to stop: ", err=True, nl=False)
+        try:
+            agreed = not input().strip()
+        except EOFError:
+            agreed = False
+        if not agreed:
+            click.echo("    stopped; nothing further was changed", err=True)
+            sys.exit(EXIT_INTERRUPTED)
+        return True
+
+    cli._do_confirm = confirm
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:
@@ -79,8 +109,13 @@ class _Watcher(BaseStateCallback):
     """Quick transport, counted commands, one clear line for a host that cannot be reached."""
 
     @staticmethod
+    def host_before_connect(state: State, host: Any) -> None:
+        if getattr(host.data, "ssh_strict_host_key_checking", None) is None:  # pyinfra would take any new key
+            host.connector.data["ssh_strict_host_key_checking"] = "yes"
+
+    @staticmethod
     def host_connect(state: State, host: Any) -> None:
-        _send_small_packets_at_once(host)
+        _tune_transport(host)
         _count_commands(host)
 
     @staticmethod
@@ -97,13 +132,22 @@ class _Watcher(BaseStateCallback):
         steps.append((name, time.monotonic() - started))
 
 
-def _send_small_packets_at_once(host: Any) -> None:
-    """paramiko waits for acknowledgements (Nagle): 40 ms lost with every command."""
+# A host that is gone is told after this long; paramiko by itself would wait without an end.
+LOST_AFTER_SECONDS = 60
+
+
+def _tune_transport(host: Any) -> None:
+    """No waiting for acknowledgements (Nagle: 40 ms lost with every command), and an end to waiting for the dead."""
     client = getattr(host.connector, "client", None)
     transport = client.get_transport() if client else None
     sock = getattr(transport, "sock", None)
     if isinstance(sock, socket.socket):  # behind a jump host it is a channel
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_AFTER_SECONDS // 4)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_AFTER_SECONDS // 4)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_AFTER_SECONDS * 1000)
 
 
 def _count_commands(host: Any) -> None:
@@ -124,9 +168,12 @@ def _connect_finding(name: str, text: str) -> Finding:
     if "authentication" in low or "no authentication methods" in low or "private key" in low:
         mend = "set ssh_user and ssh_key, and put the public key into its authorized_keys"
         return error("HOST-LOGIN", name, "the host refuses the login", mend, text)
+    if "does not match" in low:
+        mend = "find out why: a new installation (then ssh-keygen -R its name), or another machine in between"
+        return error("HOST-KEY", name, "the host's key is another than the known one", mend, text)
     if "host key" in low or "known_hosts" in low:
-        mend = "compare the key with the machine's and add it to known_hosts (ssh-keyscan), see docs/inventory.md"
-        return error("HOST-KEY", name, "the host's key is not the known one", mend, text)
+        mend = "compare it with the machine's own and add it to known_hosts: ssh-keyscan, see docs/inventory.md"
+        return error("HOST-KEY", name, "the host's key is not known yet", mend, text)
     if "resolve" in low:
         return error("HOST-NAME", name, "the name does not resolve", "set ssh_hostname to its address", text)
     return error(
@@ -144,6 +191,9 @@ def say(finding: Finding) -> None:
     if line in _announced:
         return
     _announced.add(line)
+    if path := os.environ.get(FINDINGS_FILE):
+        with Path(path).open("a") as file:
+            file.write(json.dumps(asdict(finding)) + "\n")
     head, _, rest = line.partition(": ")
     colour = "red" if finding.severity == "error" else "yellow"
     logger.error(f"{click.style(head, fg=colour, bold=True)}: {rest}")

@@ -160,6 +160,7 @@ def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
     """The finding for a unit that did not come up, from its own last words."""
     see = f"see journalctl -u {unit.name} there"
     _, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
+    words = waiting.after_mark(words)
     if not words:
         last = (errors or said or ["no message"])[-1]
         return error("UNIT-WAIT", host.name, f"waiting for {unit.name} ended: {last}", "run again")

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from fnmatch import fnmatch
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fleet import recipe as recipes
 from fleet.check import check_plan
-from fleet.findings import Finding, FleetError, error, errors
+from fleet.findings import Finding, FleetError, error, errors, exit_code
 from fleet.plan import Plan, plan
 from tasks import inventory
 
-EXIT_ERRORS, EXIT_UNREADABLE = 1, 2
+EXIT_ERRORS, EXIT_UNUSABLE = 1, 2
 
 _plans: dict[str, Plan] = {}
 
@@ -28,19 +29,31 @@ def check_before_connecting(params: dict[str, Any]) -> None:
         _refuse_empty_limit(the_plan, params)
     except FleetError as exc:
         _show(exc.findings)
-        sys.exit(EXIT_UNREADABLE)
+        sys.exit(exit_code(exc))
     findings = check_plan(the_plan)
     _show(findings)
     if errors(findings):
         sys.exit(EXIT_ERRORS)
 
 
+def refuse_unattended(params: dict[str, Any]) -> None:
+    """pyinfra would ask where nobody can answer, and end with a traceback."""
+    if not (params.get("yes") or params.get("dry") or params.get("json_output") or is_attended()):
+        _show((error("RUN-CONFIRM", "pyinfra", "nobody is here to confirm", "add -y to apply, or --dry"),))
+        sys.exit(EXIT_UNUSABLE)
+
+
+def is_attended() -> bool:
+    """Whether somebody can answer a question."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+
+
 def current_plan() -> Plan:
     """The plan of this run, the same for every host of it."""
     if "current" not in _plans:
-        raise FleetError(
-            error("RUN-CONFIG", "config.py", "the run is not guarded", "run pyinfra from the root of the repository")
-        )
+        mend = "run pyinfra from the root of the repository"
+        _show((error("RUN-CONFIG", "config.py", "the run is not guarded", mend),))
+        sys.exit(EXIT_UNUSABLE)
     return _plans["current"]
 
 
@@ -63,13 +76,24 @@ def overrides(data: Iterable[str]) -> dict[str, Any]:
 
 def _refuse_empty_limit(the_plan: Plan, params: dict[str, Any]) -> None:
     """pyinfra passes over a limit that matches nothing, and ends well with nothing done."""
-    names = [*(n.name for n in the_plan.fleet.nodes), *the_plan.fleet.groups, "all"]
-    names += [role.replace("-", "_") for role in the_plan.fleet.groups]
-    for option in ("limit", "exclude"):
+    names = {node.name for node in the_plan.fleet.nodes}
+    groups = {role.replace("-", "_"): set(hosts) for role, hosts in the_plan.fleet.groups.items()}
+    groups |= {"all": names, Path(the_plan.fleet.source).stem: names}
+
+    def matching(option: str) -> set[str]:
+        chosen: set[str] = set()
         for pattern in params.get(option) or ():
-            if not any(fnmatch(name, pattern) for name in names):
+            found = {name for name in names if fnmatch(name, pattern)}
+            found = found.union(*(hosts for group, hosts in groups.items() if fnmatch(group, pattern)))
+            if not found:
                 where, mend = f"--{option} {pattern}", "name a host, a group or a pattern of the inventory"
                 raise FleetError(error("RUN-LIMIT", where, "no host of the inventory matches", mend))
+            chosen |= found
+        return chosen
+
+    left = (matching("limit") or names) - matching("exclude")
+    if not left:
+        raise FleetError(error("RUN-LIMIT", "--limit, --exclude", "they leave no host", "leave one in"))
 
 
 def _show(findings: tuple[Finding, ...]) -> None:

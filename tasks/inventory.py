@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import difflib
 import logging
 import sys
 from pathlib import Path
@@ -27,7 +29,30 @@ def fleet_of(path: str, overrides: dict[str, Any] | None = None) -> Fleet:
             # pyinfra orders a group by the first mention of its hosts in the whole file; people order lists.
             groups[name].sort(key=lambda host: listed.index(host) if host in listed else len(listed))
     data = {host.name: dict(host.data.dict()) for host in inventory}
+    _refuse_unknown_pyinfra_keys(path, data)
     return build(path, groups, data)
+
+
+def _refuse_unknown_pyinfra_keys(source: str, data: dict[str, dict[str, Any]]) -> None:
+    """pyinfra passes over a misspelt ``ssh_*`` or ``_sudo``; other names with _ in front are a file's own business."""
+    from pyinfra.api.arguments import all_global_arguments
+    from pyinfra.connectors.ssh import ConnectorData
+
+    ssh = list(ConnectorData.__annotations__)
+    arguments = [name for name, _ in all_global_arguments()]
+    findings = {}
+    for host, keys in data.items():
+        for key in keys:
+            near = difflib.get_close_matches(key, arguments, 1, 0.75)
+            if key.startswith("ssh_") and key not in ssh:
+                mend = yamlfile.nearest(key, ssh)
+            elif key.startswith("_") and key not in arguments and near:
+                mend = f"write {near[0]}"
+            else:
+                continue
+            findings[key] = error("INV-KEY", f"{source} {host}", f"unknown key {key}", mend)
+    if findings:
+        raise FleetError(*findings.values())
 
 
 def _refuse_unreadable(path: Path) -> None:
@@ -137,7 +162,8 @@ def _load(path: Path, overrides: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     logger.setLevel(logging.ERROR)
     loader._is_inventory_group = watched
     try:
-        with ctx_state.use(State(check_for_changes=False)):
+        # what the files print is for people, never part of a JSON answer
+        with ctx_state.use(State(check_for_changes=False)), contextlib.redirect_stdout(sys.stderr):
             return loader.make_inventory(str(path), cwd=str(Path.cwd()), override_data=overrides), written
     except (FleetError, KeyboardInterrupt):
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import difflib
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -65,12 +64,10 @@ def install(wanted: Release | None) -> edge.Commands:
         yield edge.refuse()
         return
     installed = host.get_fact(InstalledRelease)
-    if installed.get("id") == wanted.id and installed.get("files") == _hashes(wanted):
-        missing = set(wanted.unit_ids) - set(installed.get("units", ()))
-        if not missing:
-            host.noop(f"release {wanted.id} is in place")
-            return
-    if edge.wants_diff() or not edge.executing():
+    if apply.is_in_place(wanted, installed):
+        host.noop(f"release {wanted.id} is in place")
+        return
+    if not (edge.executing() and edge.changes_are_detected()):  # told already, before the question
         _tell(wanted, installed)
     if not edge.executing():
         yield edge.changed()
@@ -82,17 +79,12 @@ def install(wanted: Release | None) -> edge.Commands:
         yield edge.changed()
         return
     why = journal.reason(errors or output)
-    mend = "mend that and run again; the release before this one is still current"
-    edge.say(error("HOST-WRITE", host.name, f"cannot write release {wanted.id}: {why}", mend))
+    edge.say(error("HOST-WRITE", host.name, f"cannot write release {wanted.id}: {why}", "mend that and run again"))
     yield edge.refuse()
 
 
 def _folded(text: str, width: int = 4096) -> list[str]:
     return [text[i : i + width] for i in range(0, len(text), width)]
-
-
-def _hashes(wanted: Release) -> dict[str, str]:
-    return {path: hashlib.sha256(text.encode()).hexdigest() for path, (_, text) in wanted.files.items()}
 
 
 def _tell(wanted: Release, installed: Mapping[str, Any]) -> None:

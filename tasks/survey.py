@@ -49,13 +49,14 @@ def survey(plan: Plan) -> Snapshot | None:
     # pyinfra would ask for a password where nobody can type one; sudo is tried without, unless one is given.
     become = bool(host.data.get("_sudo", False)) and not host.data.get("_sudo_password", None)
     arguments: dict[str, Any] = {"_sudo": False} if become else {}
-    seen = host.get_fact(HostSnapshot, of=host.name, become=become, **arguments)
+    seen = host.get_fact(HostSnapshot, of=host.name, become=become, _ignore_errors=True, **arguments)
     if seen == _NO_SUDO:
         user = host.data.get("ssh_user", None) or "the login"
         mend = f"let {user} use sudo without a password, or give _sudo_password"
         edge.admit([error("HOST-SUDO", host.name, f"{user} may not become root", mend)])
         return None
     if not isinstance(seen, Snapshot):
-        edge.admit([error("HOST-ANSWER", host.name, "the first command had no answer", "look at the lines above")])
+        what = "the first command had no answer; the login's shell or sudo did not run it"
+        edge.admit([error("HOST-ANSWER", host.name, what, "try it: ssh to the host as this user and run sudo -n id")])
         return None
     return seen if edge.admit(admission.judge(plan, node, seen)) else None

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import click
 
 from fleet import __version__
-from fleet.findings import Finding, FleetError, as_json, errors
+from fleet.findings import Finding, FleetError, as_json, errors, exit_code
 
-EXIT_CLEAN, EXIT_ERRORS, EXIT_UNREADABLE = 0, 1, 2
+EXIT_CLEAN, EXIT_ERRORS = 0, 1
 
 
 class _Group(click.Group):
@@ -22,9 +22,15 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except FleetError as exc:
             show(exc.findings)
-            ctx.exit(EXIT_UNREADABLE)
+            if "--json" in sys.argv:
+                answer = {"aborted": True, "exit_code": exit_code(exc), "findings": as_json(exc.findings)}
+                click.echo(json.dumps(answer))
+            ctx.exit(exit_code(exc))
         except BrokenPipeError:
             ctx.exit(EXIT_CLEAN)
+        except OSError as exc:  # a full disk behind a redirection
+            click.echo(f"error: {exc.filename or 'standard output'}: {(exc.strerror or str(exc)).lower()}", err=True)
+            ctx.exit(EXIT_ERRORS)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,9 +63,7 @@ def check(inventory: str, json_output: bool) -> None:
         findings = check_plan(plan)
         code = EXIT_ERRORS if errors(findings) else EXIT_CLEAN
     except FleetError as exc:
-        plan, findings, code = None, exc.findings, EXIT_UNREADABLE
-        if all(f.rule.startswith("PLAN-") for f in findings):
-            code = EXIT_ERRORS
+        plan, findings, code = None, exc.findings, exit_code(exc)
     if json_output:
         click.echo(json.dumps({"inventory": inventory, "findings": as_json(findings)}, indent=1))
     else:
@@ -86,7 +90,7 @@ def render(inventory: str, only: str | None, json_output: bool) -> None:
     """Print what would run where: for each unit the script an engineer would have typed."""
     from fleet import yamlfile
     from fleet.findings import error
-    from fleet.render import as_data, typed
+    from fleet.render import as_data, config_of, typed, wrapper_of
     from tasks.guard import plan_of
 
     plan = plan_of(inventory)
@@ -105,9 +109,21 @@ def render(inventory: str, only: str | None, json_output: bool) -> None:
             for unit in plan.units_of(node.name):
                 click.echo(click.style(f"# ---- {unit.at} ({unit.role}, {unit.runtime})", bold=True))
                 if unit.image:
-                    click.echo(f"# in {unit.image}")
-                click.echo(typed(unit, node.address).split("\n", 3)[3])
+                    click.echo(_body(wrapper_of(unit)))
+                    click.echo(click.style(f"# and in the container, {unit.name}.sh", bold=True))
+                click.echo(_body(typed(unit, node.address)))
+                if unit.config:
+                    click.echo(click.style(f"# {unit.argv[-1]}", bold=True))
+                    click.echo(config_of(plan, unit))
     click.echo("# start order: " + "; then ".join(", ".join(stage) for stage in plan.start_order))
+
+
+def _body(script: str) -> str:
+    """A script without its first lines: the interpreter, the note, the shell's settings."""
+    lines = script.splitlines()
+    while lines and (lines[0].startswith("#") or lines[0].startswith("set ")):
+        lines.pop(0)
+    return "\n".join(lines) + "\n"
 
 
 def _register() -> None:

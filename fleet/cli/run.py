@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import click
 
@@ -81,34 +85,49 @@ def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
 
 
 def _confirm(json_output: bool) -> None:
-    if json_output or not sys.stdin.isatty():
+    from tasks.guard import is_attended
+
+    if json_output or not is_attended():
         raise FleetError(error("RUN-CONFIRM", "fleet run", "nobody is here to confirm", "add --yes to apply"))
-    if not click.confirm("Apply this?", err=True):
+    try:
+        agreed = click.confirm("Apply this?", err=True)
+    except click.Abort:
+        agreed = False
+    if not agreed:
+        click.echo("nothing was changed", err=True)
         sys.exit(EXIT_INTERRUPTED)
 
 
 def _pyinfra(arguments: list[str], json_output: bool) -> int:
     """Run pyinfra in a process of its own; its green exits that should not be are made red."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child gets it too, and says so
-    child = subprocess.Popen(
-        [*_PYINFRA, *arguments],
-        stdout=subprocess.PIPE if json_output else None,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
-    )
-    output, _ = child.communicate()
+    before = signal.signal(signal.SIGINT, _leave_to_child)
+    with tempfile.NamedTemporaryFile("r") as findings:
+        environment = {**os.environ, "VLLM_FLEET_FINDINGS": findings.name}
+        try:
+            stdout = subprocess.PIPE if json_output else None
+            child = subprocess.Popen([*_PYINFRA, *arguments], stdout=stdout, text=True, env=environment)
+            output, _ = child.communicate()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        said = [json.loads(line) for line in findings]
     code = child.returncode if child.returncode >= 0 else 128 - child.returncode
     if json_output:
-        if not _is_json(output or ""):
+        result = _as_mapping(output or "")
+        if result is None:
             code = code or 1
-            output = json.dumps({"aborted": True, "exit_code": code})
-        click.echo(output)
+            result = {"aborted": True}
+        click.echo(json.dumps({**result, "exit_code": code, "findings": said}))
     return code
 
 
-def _is_json(text: str) -> bool:
+def _leave_to_child(signum: int, frame: FrameType | None) -> None:
+    """The child is in the same group, gets the signal too, and says so."""
+
+
+def _as_mapping(text: str) -> dict[str, Any] | None:
+    """pyinfra's JSON, or None: it prints none when it ends early."""
     try:
-        json.loads(text)
+        data = json.loads(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return data if isinstance(data, dict) else None

@@ -3,7 +3,8 @@
 Devices, mounts and environment: vllm-ascend's Qwen3-235B-A22B tutorial and its multi-node guide, which adds
 /etc/hccn.conf. HCCL reads HCCL_SOCKET_IFNAME as a list of prefixes; a leading = makes it one exact name
 (HCCL environment reference). GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME are exact names.
-The CANN base image's entry point sources its set_env.sh files and runs its arguments (its Dockerfiles).
+The images set the toolkit's and ATB's paths, jemalloc and further library paths in root's ~/.bashrc (their
+Dockerfiles), where the tutorial's interactive shell finds them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ MOUNTS = (
 )
 CLUSTER_MOUNTS = ("/etc/hccn.conf:/etc/hccn.conf",)
 SETUP_FILES = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/nnal/atb/set_env.sh")
+CONTAINER_SETUP_FILES = ("/root/.bashrc",)
 LIMITS = {"LimitMEMLOCK": "infinity", "LimitNOFILE": "1048576"}
 
 

@@ -21,7 +21,7 @@ PLATFORM = Platform(
     mounts=_ascend.MOUNTS,
     cluster_mounts=_ascend.CLUSTER_MOUNTS,
     setup_files=_ascend.SETUP_FILES,
-    keeps_entrypoint=True,
+    container_setup_files=_ascend.CONTAINER_SETUP_FILES,
     ray_env=_ascend.ray_env,
     limits=_ascend.LIMITS,
 )

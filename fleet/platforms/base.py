@@ -34,9 +34,8 @@ class Platform:
     mounts: tuple[str, ...] = ()
     # Mounted besides where hosts work together.
     cluster_mounts: tuple[str, ...] = ()
-    # Files that set the toolkit's paths without a container: a unit reads no ~/.bashrc.
+    # Files that set the toolkit's paths, on a host and in the vendor's image: a unit reads no ~/.bashrc by itself.
     setup_files: tuple[str, ...] = ()
-    # Whether the image's own entry point sets those paths and then runs what it is given.
-    keeps_entrypoint: bool = False
+    container_setup_files: tuple[str, ...] = ()
     ray_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
     limits: Mapping[str, str] = field(default_factory=dict)

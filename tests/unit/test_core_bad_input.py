@@ -98,7 +98,7 @@ CASES = [
         "address-is-a-name",
         "DIR/fleet.py node1",
         "no IP address",
-        "address = '",
+        "('node1', {'address': '",
         "[INV-ADDRESS]",
         inventory='serve = ["node1"]\n',
     ),

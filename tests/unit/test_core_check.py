@@ -121,7 +121,7 @@ def test_a_broken_twin_has_it(rule: str) -> None:
     assert before in healthy
     found = [f for f in check_plan(lay(healthy.replace(before, after))) if f.rule == rule]
     assert found
-    assert {f.severity for f in found} == {"warning"}
+    assert {f.severity for f in found} == {"error" if rule == "CONTEXT-MODEL" else "warning"}
     assert all(fragment in found[0].line() for fragment in fragments), found[0].line()
 
 
