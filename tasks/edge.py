@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import click
 import pyinfra
+from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, PyinfraCommand
 from pyinfra.api.state import BaseStateCallback, State
@@ -280,9 +281,11 @@ def run_here(command: Any, *, stdin: str | None = None, live: bool = False) -> t
     arguments = dict(_connector_arguments())
     if stdin is not None:
         arguments["_stdin"] = stdin
-    status, output = host.run_shell_command(
-        command, print_output=live or state.print_output, print_input=state.print_input, **arguments
-    )
+    show = live or state.print_output
+    try:
+        status, output = host.run_shell_command(command, print_output=show, print_input=state.print_input, **arguments)
+    except (SSHException, OSError, EOFError) as exc:
+        return False, [], [f"the connection is lost ({exc})"]
     return status, output.stdout_lines, output.stderr_lines
 
 

@@ -163,7 +163,7 @@ def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
     words = waiting.after_mark(words)
     if not words:
         last = (errors or said or ["no message"])[-1]
-        return error("UNIT-WAIT", host.name, f"waiting for {unit.name} ended: {last}", "run again")
+        return error("UNIT-WAIT", host.name, f"waiting for {unit.name} ended: {last}", "look after the host, run again")
     state, tail = words[0], words[1:]
     why = journal.reason(tail)
     if state == "active" and not journal.tells_death(tail):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import time
@@ -334,6 +336,119 @@ def test_a_host_that_lacks_what_it_needs_is_not_written_to(
     assert done.code == 1
     done.line(f"error: {B}:", *fragments)
     assert release(two, B) == "none"
+
+
+def test_a_port_that_something_else_holds(two: Fleet) -> None:
+    serve = "/opt/standin/bin/vllm serve lab/tiny-qwen3-moe --served-model-name qwen3 --port 8000"
+    two.ssh(A, f"systemd-run -q --unit squatter {serve}")
+    try:
+        done = two.pyinfra("-y")
+        assert done.code == 1
+        done.line(
+            f"error: {A}: port 8000, which vllm-serve-0 needs for api, is held by squatter.service", "[HOST-PORT]"
+        )
+    finally:
+        two.ssh(A, "systemctl stop squatter")
+    assert two.pyinfra("-y").code == 0
+
+
+def test_a_host_that_is_lost_in_mid_run_ends_the_wait_for_it(two: Fleet) -> None:
+    recipe(two.folder, env={"STAND_IN_LOAD_S": 300}, start_timeout_seconds=300)
+    command = [*PYINFRA, "-y", str(two.path), "deploy/serve.py"]
+    child = started(two, command, lambda: two.lab.ssh(B, "systemctl is-active -q vllm-serve-1").returncode == 0)
+    two.ssh(A, "systemctl stop vllm-serve-0")
+    two.lab.power_off(B)
+    try:
+        text, _ = child.communicate(timeout=120)
+    finally:
+        child.kill()
+        two.lab.boot(B)
+    assert child.returncode == 1
+    assert f"error: {B}: waiting for vllm-serve-1 ended" in text, text
+    assert "Traceback" not in text
+
+
+def test_a_removal_that_was_cut_is_finished_by_the_next_run(two: Fleet) -> None:
+    assert two.pyinfra("-y").code == 0
+    wrapper = '#!/bin/sh\ncase "$1" in disable) kill -9 $PPID;; *) exec /usr/bin/systemctl "$@";; esac'
+    two.ssh(A, f"printf '%s' '{wrapper}' >/usr/local/bin/systemctl; chmod +x /usr/local/bin/systemctl")
+    two.groups = {"serve": [B], "proxy": [A]}
+    assert two.pyinfra("-y").code == 1
+    two.ssh(A, "rm /usr/local/bin/systemctl")
+    assert two.pyinfra("-y").code == 0
+    assert two.ssh(A, "ls /etc/systemd/system | grep vllm") == "vllm-front-door.service"
+    assert two.lab.ssh(A, "pgrep -f 'vllm serve'").returncode == 1
+    assert serves(two)
+
+
+def test_a_removed_unit_is_stopped_by_its_own_settings(two: Fleet) -> None:
+    recipe(two.folder, drain_seconds=47)
+    assert two.pyinfra("-y").code == 0
+    two.ssh(A, "journalctl --rotate -q; journalctl --vacuum-time=1s -q")
+    two.groups = {"serve": [B], "proxy": [A]}
+    assert two.pyinfra("-y").code == 0
+    said = two.ssh(A, "journalctl -u vllm-serve-0 -o cat --no-pager")
+    assert "Deactivated successfully" in said, said
+
+
+def test_a_mode_that_somebody_changed_is_put_back(two: Fleet) -> None:
+    assert two.pyinfra("-y").code == 0
+    two.ssh(A, "chmod 644 /etc/vllm-fleet/current/run/*.sh; systemctl stop vllm-serve-0")
+    assert two.pyinfra("-y").code == 0
+    assert serves(two)
+
+
+def test_a_login_shell_that_prints(two: Fleet) -> None:
+    two.ssh(A, "echo 'echo Welcome to this host' >/root/.bashrc")
+    try:
+        done = two.pyinfra("-y")
+    finally:
+        two.ssh(A, "rm /root/.bashrc")
+    assert done.code == 0, done.text
+
+
+def test_nobody_there_to_confirm(two: Fleet) -> None:
+    done = two.pyinfra()
+    assert done.code == 2
+    done.line("nobody is here to confirm; add -y", "[RUN-CONFIRM]")
+    assert release(two) == "none"
+
+
+@pytest.mark.parametrize("key", ["n\n", "\x03", "\x04"], ids=["no", "ctrl-c", "ctrl-d"])
+def test_a_no_at_the_question_changes_nothing(two: Fleet, key: str) -> None:
+    code, text = typed([*FLEET, "run", str(two.path), "serve"], "Apply this?", key)
+    assert (code, "Traceback" in text) == (130, False), text
+    assert release(two) == "none"
+
+
+def test_a_no_at_pyinfras_own_question_changes_nothing(two: Fleet) -> None:
+    code, text = typed([*PYINFRA, str(two.path), "deploy/serve.py"], "Press enter to go on", "n\n")
+    assert (code, "Traceback" in text) == (130, False), text
+    assert "vllm-serve-0: new" in text
+    assert release(two) == "none"
+
+
+def typed(command: list[str], question: str, key: str) -> tuple[int, str]:
+    """Exit code and output of a command on a terminal of its own, in which the key answers the question."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(REPOSITORY)
+        os.execve(command[0], command, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
+    text, answered, end = "", False, time.monotonic() + 60
+    while time.monotonic() < end:
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                text += os.read(terminal, 65536).decode(errors="replace")
+            except OSError:  # the child has closed it
+                break
+        if question in text and not answered:
+            os.write(terminal, key.encode())
+            answered = True
+    else:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(status), text
 
 
 def test_a_limit_that_matches_nothing(two: Fleet) -> None:

@@ -15,7 +15,7 @@ from tasks.guard import plan_of
 LAB = Snapshot(
     user_id=0,
     interfaces={"10.231.77.10": "host0"},
-    tools=frozenset({"base64", "curl", "haproxy", "tar"}),
+    tools=frozenset({"base64", "curl", "flock", "haproxy", "ip", "ss", "tar"}),
     paths=frozenset({"/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"}),
     engines={"/opt/vllm/0.32.0": ("vllm-0.32.0+cpu",)},
     disk_free={"/": 5_000_000_000},
@@ -24,7 +24,7 @@ LAB = Snapshot(
 A3 = Snapshot(
     user_id=0,
     interfaces={"10.10.0.11": "enp67s0f0"},
-    tools=frozenset({"base64", "curl", "docker", "tar"}),
+    tools=frozenset({"base64", "curl", "docker", "flock", "ip", "ss", "tar"}),
     paths=frozenset({"/mnt/models/vllm-ascend/Qwen3-235B-A22B-w8a8/config.json"}),
     images={"quay.io/ascend/vllm-ascend:v0.13.0-a3": "sha256:4bc9"},
     disk_free={"/": 5_000_000_000},
@@ -70,8 +70,40 @@ def test_healthy_hosts_are_let_in() -> None:
             "bring it up: ip link set host0 up [NET-LINK]",
         ),
         (
-            {"tools": frozenset({"base64", "haproxy", "tar"})},
+            {"tools": LAB.tools - {"curl"}},
             "error: lab-0: curl is not installed; install the package curl [HOST-TOOL]",
+        ),
+        (
+            {"tools": LAB.tools - {"flock"}},
+            "error: lab-0: flock is not installed; install the package util-linux [HOST-TOOL]",
+        ),
+        (
+            {"tools": LAB.tools - {"ss"}},
+            "error: lab-0: ss is not installed; install the package iproute2 [HOST-TOOL]",
+        ),
+        (  # nothing is said of addresses that nobody could ask for
+            {"tools": LAB.tools - {"ip"}, "interfaces": {}},
+            "error: lab-0: ip is not installed; install the package iproute2 [HOST-TOOL]",
+        ),
+        (
+            {"listeners": {8000: "/system.slice/nginx.service"}},
+            "error: lab-0: port 8000, which vllm-serve-0 needs for api, is held by nginx.service; "
+            "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]",
+        ),
+        (
+            {"listeners": {8080: ""}},
+            "error: lab-0: port 8080, which vllm-front-door needs for api, is held by a process outside any service; "
+            "stop it (ss -ltnp 'sport = 8080'), or move one [HOST-PORT]",
+        ),
+        (
+            {"listeners": {8000: "/user.slice/user-0.slice/session-4.scope"}},
+            "error: lab-0: port 8000, which vllm-serve-0 needs for api, is held by session-4.scope; "
+            "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]",
+        ),
+        (  # a native unit's port in a container is another's
+            {"listeners": {8000: "/system.slice/docker-0f1e2d3c.scope"}},
+            "error: lab-0: port 8000, which vllm-serve-0 needs for api, is held by docker-0f1e2d3c.scope; "
+            "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]",
         ),
         (
             {"paths": frozenset({"/opt/vllm/0.32.0/bin/vllm"})},
@@ -95,12 +127,42 @@ def test_healthy_hosts_are_let_in() -> None:
         ),
     ],
     ids=[
-        *("no-root", "no-systemd", "other-addresses", "no-address", "link-down", "no-curl"),
+        *("no-root", "no-systemd", "other-addresses", "no-address", "link-down", "no-curl", "no-flock", "no-ss"),
+        *("no-ip", "port-of-a-service", "port-of-nobody", "port-of-a-login", "port-of-a-container"),
         *("no-weights", "no-engine", "other-engine", "disk-full"),
     ],
 )
 def test_a_host_that_lacks_something(change: dict[str, object], line: str) -> None:
     assert lines("lab", "lab-0", replace(LAB, **change)) == [line]
+
+
+def test_ports_that_our_units_hold_are_fine() -> None:
+    held = {8000: "/system.slice/vllm-serve-0.service", 8080: "/system.slice/vllm-front-door.service"}
+    assert lines("lab", "lab-0", replace(LAB, listeners={22: "/system.slice/ssh.service", **held})) == []
+
+
+@pytest.mark.parametrize(
+    "group",
+    ["/system.slice/docker-4bc9f2.scope", "/docker/4bc9f2", "/system.slice/vllm-prefill-0.service"],
+    ids=["systemd", "cgroupfs", "unit"],
+)
+def test_ports_that_our_containers_hold_are_fine(group: str) -> None:
+    assert lines("a3-pd", "10.10.0.11", replace(A3, listeners={8000: group, 13389: group, 30000: group})) == []
+
+
+def test_every_port_of_a_host_is_looked_at() -> None:
+    held = dict.fromkeys((8000, 13389, 30000), "/system.slice/other.service")
+    told = lines("a3-pd", "10.10.0.11", replace(A3, listeners=held))
+    assert [line.partition("; ")[0] for line in told] == [
+        "error: 10.10.0.11: port 8000, which vllm-prefill-0 needs for api, is held by other.service",
+        "error: 10.10.0.11: port 13389, which vllm-prefill-0 needs for rpc, is held by other.service",
+        "error: 10.10.0.11: port 30000, which vllm-prefill-0 needs for kv, is held by other.service",
+    ]
+
+
+def test_a_port_of_another_host_is_not_this_ones_matter() -> None:
+    seen = replace(LAB, interfaces={"10.231.77.11": "host0"}, listeners={8080: "/system.slice/nginx.service"})
+    assert lines("lab", "lab-1", seen) == []  # the front door is on lab-0
 
 
 def test_a_missing_image() -> None:
@@ -136,8 +198,20 @@ def test_a_venv_that_names_no_version_is_believed() -> None:
 def test_all_faults_of_a_host_are_told_at_once() -> None:
     found = judge(lab := plan_for("lab"), lab.fleet.node("lab-0"), Snapshot(user_id=1000))
     assert [f.rule for f in found] == [
+        *("HOST-ROOT", "HOST-SYSTEMD"),
+        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
+        *("WEIGHTS-MISSING", "HOST-ENGINE"),
+    ]
+    assert [f.what for f in found if f.rule == "HOST-TOOL"] == [
+        f"{tool} is not installed" for tool in ("base64", "curl", "flock", "ip", "ss", "tar")
+    ]
+
+
+def test_with_ip_there_the_network_is_told_of_too() -> None:
+    found = judge(lab := plan_for("lab"), lab.fleet.node("lab-0"), Snapshot(user_id=1000, tools=frozenset({"ip"})))
+    assert [f.rule for f in found] == [
         *("HOST-ROOT", "HOST-SYSTEMD", "NET-ADDRESS"),
-        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
+        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
         *("WEIGHTS-MISSING", "HOST-ENGINE"),
     ]
 
@@ -149,7 +223,7 @@ def test_all_faults_of_a_host_are_told_at_once() -> None:
             "lab",
             "lab-0",
             Question(
-                tools=("base64", "curl", "haproxy", "tar"),
+                tools=("base64", "curl", "flock", "haproxy", "ip", "ss", "tar"),
                 paths=("/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"),
                 venvs=("/opt/vllm/0.32.0",),
             ),
@@ -158,7 +232,7 @@ def test_all_faults_of_a_host_are_told_at_once() -> None:
             "a3-pd",
             "10.10.0.11",
             Question(
-                tools=("base64", "curl", "docker", "tar"),
+                tools=("base64", "curl", "docker", "flock", "ip", "ss", "tar"),
                 paths=("/mnt/models/vllm-ascend/Qwen3-235B-A22B-w8a8/config.json",),
                 images=("quay.io/ascend/vllm-ascend:v0.13.0-a3",),
             ),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +38,19 @@ tar
 Filesystem     1024-blocks      Used Available Capacity Mounted on
 /dev/nvme0n1p2   459395180 122341840 313643640      29% /
 /dev/mapper/var   10255636   9730112      4556     100% /var
+@@ listen
+LISTEN 0      4096         0.0.0.0:8000       0.0.0.0:*    users:(("vllm",pid=4711,fd=21))
+LISTEN 0      4096            [::]:8080          [::]:*    users:(("haproxy",pid=812,fd=6),("haproxy",pid=815,fd=6))
+LISTEN 0      128                *:9100             *:*    users:(("node_exporter",pid=640,fd=3))
+LISTEN 0      511        127.0.0.1:13389      0.0.0.0:*    users:(("python3",pid=4712,fd=9))
+LISTEN 0      4096 [fd00::11]%bond0:7000         [::]:*    users:(("my tool",pid=99,fd=4))
+LISTEN 0      64           0.0.0.0:2049       0.0.0.0:*
+@@ owners
+4711 0::/system.slice/docker-4bc9f2.scope
+812 0::/system.slice/vllm-front-door.service
+815 0::/system.slice/vllm-front-door.service
+640 1:name=systemd:/system.slice/node-exporter.service
+4712\x20
 @@ engines
 /opt/vllm/0.32.0 vllm-0.32.0+cpu
 /opt/vllm/0.32.0 vllm_lab-0.1.0
@@ -61,12 +77,62 @@ def test_a_full_answer() -> None:
         disk_free={"/": 321_171_087_360, "/var": 4_665_344},
         release="0123456789ab",
         systemd=True,
+        listeners={
+            8000: "/system.slice/docker-4bc9f2.scope",
+            8080: "/system.slice/vllm-front-door.service",
+            9100: "/system.slice/node-exporter.service",
+            13389: "",  # the process had ended when it was asked for
+            7000: "",  # its group was not told
+            2049: "",  # the kernel's own: no process
+        },
     )
 
 
 def test_a_bare_host() -> None:
     lines = ["@@ uid", "1000", "@@ address", "@@ link", "@@ release", "@@ systemd", "@@ tools", "@@ paths", "@@ disk"]
     assert parse(lines) == Snapshot(user_id=1000)
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        ('LISTEN 0      4096   0.0.0.0:8000 0.0.0.0:*    users:(("vllm",pid=71,fd=3))', 8000),
+        ('LISTEN 0      4096         [::]:8000 [::]:*    users:(("vllm",pid=71,fd=3))', 8000),
+        ('LISTEN 0      4096   [fd00::11]:8000 [::]:*    users:(("vllm",pid=71,fd=3))', 8000),
+        ('LISTEN 0      4096 10.10.0.11%bond0:8000 0.0.0.0:* users:(("vllm",pid=71,fd=3))', 8000),
+        ('LISTEN 0      511             *:80   *:*    users:(("nginx",pid=71,fd=6),("nginx",pid=72,fd=6))', 80),
+    ],
+    ids=["ipv4", "ipv6-any", "ipv6", "with-device", "both"],
+)
+def test_a_listener_is_known_by_its_control_group(line: str, port: int) -> None:
+    lines = ["@@ uid", "0", "@@ listen", line, "@@ owners", "71 0::/system.slice/vllm-serve-0.service"]
+    assert parse(lines).listeners == {port: "/system.slice/vllm-serve-0.service"}
+
+
+@pytest.mark.parametrize("line", ["LISTEN 0 64 0.0.0.0:2049 0.0.0.0:*", "LISTEN 0 64 [::]:2049 [::]:* "])
+def test_a_listener_without_a_process_belongs_to_no_group(line: str) -> None:
+    assert parse(["@@ uid", "0", "@@ listen", line, "@@ owners"]).listeners == {2049: ""}
+
+
+@pytest.mark.parametrize("line", ["ss: command not found", "LISTEN", "LISTEN 0 4096 /run/x.sock 12 * 0"])
+def test_a_line_without_a_port_is_no_listener(line: str) -> None:
+    assert parse(["@@ uid", "0", "@@ listen", line, "@@ owners"]).listeners == {}
+
+
+@pytest.mark.skipif(not shutil.which("ss"), reason="ss is not installed")
+def test_a_listener_of_this_machine_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert server.getsockname()[1] in parse(run(command(Question()))).listeners
+
+
+def test_the_owners_of_listeners_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for ss: the groups come from /proc."""
+    listed = f'LISTEN 0 5 127.0.0.1:8000 0.0.0.0:* users:(("python3",pid={os.getpid()},fd=3))'
+    (tmp_path / "ss").write_text(f"#!/bin/sh\n[ \"$*\" = -Hltnp ] && echo '{listed}'\n")
+    (tmp_path / "ss").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    group = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2]
+    assert parse(run(command(Question()))).listeners == {8000: group}
 
 
 def test_what_is_printed_before_the_answer_is_passed_over() -> None:
