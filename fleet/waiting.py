@@ -133,8 +133,8 @@ def ask_model(plan: Plan, url: str) -> str:
         f"-H 'Content-Type: application/json' -d {body}"
     )
     return (
-        f'n=0; while :; do out=$({request}); code=$(echo "$out" | tail -n 1); n=$((n+1)); '
-        'if [ "$code" = 200 ] || [ $n -ge 30 ]; then echo "@@ answer"; echo "$out"; break; fi; sleep 2; done'
+        f'n=0; while :; do out=$({request}); code=$(printf "%s\\n" "$out" | tail -n 1); n=$((n+1)); '
+        'if [ "$code" = 200 ] || [ $n -ge 30 ]; then echo "@@ answer"; printf "%s\\n" "$out"; break; fi; sleep 2; done'
     )
 
 

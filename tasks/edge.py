@@ -5,6 +5,7 @@ pyinfra's API is not covered by its version promise, so nothing else in this rep
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -56,6 +57,7 @@ def install() -> None:
     signal.signal(signal.SIGINT, _interrupted)
     params = context.params
     _ask_clearly()
+    _keep_stdout_for_answers()
     _watch_from_the_start(state, asks=guard.is_attended() and not params.get("dry"))
     if any(str(op).replace(os.sep, "/").split("/")[-2:-1] == ["deploy"] for op in params.get("operations", ())):
         guard.check_before_connecting(params)
@@ -94,6 +96,19 @@ def _ask_clearly() -> None:
         return True
 
     cli._do_confirm = confirm
+
+
+def _keep_stdout_for_answers() -> None:
+    """What an inventory prints while it is loaded is for people, never part of a JSON answer."""
+    from pyinfra_cli import cli
+
+    load = cli.make_inventory
+
+    def load_aside(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.redirect_stdout(sys.stderr):
+            return load(*args, **kwargs)
+
+    cli.make_inventory = load_aside
 
 
 def _interrupted(signum: int, frame: FrameType | None) -> None:

@@ -78,16 +78,25 @@ def test_ids_and_the_manifest_are_not_worth_a_line() -> None:
 
 def test_an_answer_is_read() -> None:
     digest = "0f" * 32
-    lines = ["@@ 0123456789ab", f"{digest}  ./run/vllm-a.sh", f"{digest}  ./units/vllm a.service", "unit vllm-a"]
+    lines = [
+        "@@ 0123456789ab",
+        *(f"{digest}  ./run/vllm-a.sh", f"{digest}  ./units/vllm a.service", f"{digest}  ./manifest.json"),
+        *("mode 755 ./run/vllm-a.sh", "mode 644 ./units/vllm a.service"),
+        *("unit vllm-a enabled", "unit vllm-b disabled"),
+    ]
     assert apply.read(lines) == {
         "id": "0123456789ab",
-        "files": {"run/vllm-a.sh": digest, "units/vllm a.service": digest},
-        "units": ["vllm-a"],
+        "files": {
+            "run/vllm-a.sh": ["755", digest],
+            "units/vllm a.service": ["644", digest],
+            "manifest.json": ["", digest],
+        },
+        "units": {"vllm-a": "enabled", "vllm-b": "disabled"},
     }
 
 
 def test_a_bare_host_has_no_id() -> None:
-    assert apply.read([]) == {"files": {}, "units": []}
+    assert apply.read([]) == {"files": {}, "units": {}}
 
 
 def test_files_are_read() -> None:
@@ -136,8 +145,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     systemctl = tmp_path / "bin" / "systemctl"
     systemctl.write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/systemctl.log\n'
+        f'if [ "$1" = stop ]; then readlink {tmp_path}/etc/current >> {tmp_path}/stopped.log; fi\n'
         f'if [ "$1" = enable ]; then shift 2; for u; do ln -sf ../$u {wants}/$u; done; fi\n'
-        f'if [ "$1" = disable ]; then rm -f {wants}/$3; fi\n'
+        f'if [ "$1" = disable ]; then rm -f {wants}/$2; fi\n'
     )
     systemctl.chmod(0o755)
 
@@ -175,9 +185,14 @@ def test_what_is_there_is_told_back(host: Host) -> None:
     answer = apply.read(host.run(apply.ask()).stdout.splitlines())
     assert answer == {
         "id": "aaaaaaaaaaaa",
-        "files": {path: hashlib.sha256(text.encode()).hexdigest() for path, (_, text) in wanted.files.items()},
-        "units": ["vllm-a"],
+        "files": {
+            "manifest.json": ["644", hashlib.sha256(b"{}\n").hexdigest()],
+            "run/vllm-a.sh": ["755", hashlib.sha256(SCRIPT.encode()).hexdigest()],
+            "units/vllm-a.service": ["644", hashlib.sha256(b"[Service]\nExecStart=vllm-a\n").hexdigest()],
+        },
+        "units": {"vllm-a": "enabled"},
     }
+    assert apply.is_in_place(wanted, answer)
     texts = apply.read_files(host.run(apply.ask_files()).stdout.splitlines())
     assert texts == {path: text for path, (_, text) in wanted.files.items()}
 
@@ -187,10 +202,62 @@ def test_nothing_is_told_of_a_bare_host(host: Host) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_unit_that_is_not_enabled_is_not_told_so_that_it_is_written_again(host: Host) -> None:
-    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+def test_a_unit_that_is_not_enabled_is_told_so_that_it_is_written_again(host: Host) -> None:
+    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
     (host.folder / "systemd/multi-user.target.wants/vllm-a.service").unlink()
-    assert apply.read(host.run(apply.ask()).stdout.splitlines())["units"] == []
+    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
+    assert answer["units"] == {"vllm-a": "disabled"}
+    assert not apply.is_in_place(wanted, answer)
+
+
+@pytest.mark.parametrize("units", [(), ("vllm-a",), ("vllm-a", "vllm-b")], ids=["none", "one", "two"])
+def test_a_release_is_in_place_once_it_is_written(host: Host, units: tuple[str, ...]) -> None:
+    wanted = made("aaaaaaaaaaaa", *units, **{"proxy/haproxy.cfg": "Grüße\n"})
+    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    host.install(wanted)
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+
+
+def _link(host: Host, unit: str) -> None:
+    (host.folder / f"systemd/{unit}.service").symlink_to(host.etc / f"current/units/{unit}.service")
+
+
+DIFFERENCES: dict[str, Callable[[Host], object]] = {
+    "edited": lambda host: (host.etc / "current/run/vllm-a.sh").write_text("changed by hand\n"),
+    "chmod": lambda host: (host.etc / "current/run/vllm-a.sh").chmod(0o644),
+    "opened": lambda host: (host.etc / "current/manifest.json").chmod(0o666),
+    "surplus-file": lambda host: (host.etc / "current/run/stray").write_text(""),
+    "missing-file": lambda host: (host.etc / "current/run/vllm-b.sh").unlink(),
+    "surplus-unit": lambda host: _link(host, "vllm-c"),
+    "disabled-unit": lambda host: (host.folder / "systemd/multi-user.target.wants/vllm-b.service").unlink(),
+    "missing-unit": lambda host: (host.folder / "systemd/vllm-b.service").unlink(),
+    "no-release": lambda host: (host.etc / "current").unlink(),
+    "other-release": lambda host: host.install(made("bbbbbbbbbbbb", "vllm-a", "vllm-b")),
+}
+
+
+@pytest.mark.parametrize("difference", DIFFERENCES)
+def test_a_release_is_not_in_place_and_the_next_run_mends_it(host: Host, difference: str) -> None:
+    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    DIFFERENCES[difference](host)
+    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    done = host.install(wanted)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+
+
+def test_a_release_of_the_same_content_and_another_name_is_not_in_place(host: Host) -> None:
+    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
+    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
+    assert not apply.is_in_place(Release("bbbbbbbbbbbb", wanted.files, wanted.unit_ids), answer)
+
+
+def test_units_of_others_do_not_count(host: Host) -> None:
+    (host.folder / "systemd/vllm-other.service").write_text("[Service]\n")
+    (host.folder / "systemd/vllm-linked.service").symlink_to("/usr/lib/systemd/system/vllm-linked.service")
+    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
 
 
 def test_a_new_release_leaves_the_old_one_for_a_way_back(host: Host) -> None:
@@ -204,8 +271,46 @@ def test_units_that_are_gone_are_stopped_and_forgotten(host: Host) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
     host.asked()
     host.install(made("bbbbbbbbbbbb", "vllm-a"))
-    assert host.asked() == ["disable --now vllm-b.service", "daemon-reload", "enable --quiet vllm-a.service"]
+    assert host.asked() == [
+        "stop vllm-b.service",
+        "disable vllm-b.service",
+        "reset-failed vllm-b.service",
+        "daemon-reload",
+        "enable --quiet vllm-a.service",
+    ]
     assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == ["vllm-a.service"]
+    assert [p.name for p in (host.folder / "systemd/multi-user.target.wants").iterdir()] == ["vllm-a.service"]
+
+
+def test_units_that_are_gone_are_stopped_while_their_own_settings_still_hold(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b", "vllm-c"))
+    host.asked()
+    host.install(made("bbbbbbbbbbbb", "vllm-b"))
+    assert (host.folder / "stopped.log").read_text() == "releases/aaaaaaaaaaaa\n"
+    assert host.asked() == [
+        "stop vllm-a.service vllm-c.service",
+        *("disable vllm-a.service", "reset-failed vllm-a.service"),
+        *("disable vllm-c.service", "reset-failed vllm-c.service"),
+        "daemon-reload",
+        "enable --quiet vllm-b.service",
+    ]
+    assert (host.etc / "current").readlink() == Path("releases/bbbbbbbbbbbb")
+
+
+def test_a_unit_that_cannot_be_stopped_does_not_keep_the_release_out(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
+    systemctl = host.folder / "bin/systemctl"
+    systemctl.write_text(systemctl.read_text() + 'case "$1" in stop|disable|reset-failed) exit 5;; esac\n')
+    assert host.install(made("bbbbbbbbbbbb", "vllm-a")).returncode == 0
+    assert (host.etc / "current").readlink() == Path("releases/bbbbbbbbbbbb")
+    assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == ["vllm-a.service"]
+
+
+def test_nothing_is_stopped_where_no_unit_is_gone(host: Host) -> None:
+    host.install(made("aaaaaaaaaaaa", "vllm-a"))
+    host.asked()
+    host.install(made("bbbbbbbbbbbb", "vllm-a", "vllm-b"))
+    assert host.asked() == ["daemon-reload", "enable --quiet vllm-a.service vllm-b.service"]
 
 
 def test_units_of_others_are_left_alone(host: Host) -> None:
@@ -223,7 +328,10 @@ def test_a_release_without_units_is_one_too(host: Host) -> None:
     host.asked()
     done = host.install(made("bbbbbbbbbbbb"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert host.asked() == ["disable --now vllm-a.service", "daemon-reload"]
+    assert host.asked() == [
+        *("stop vllm-a.service", "disable vllm-a.service", "reset-failed vllm-a.service"),
+        "daemon-reload",
+    ]
 
 
 def test_what_a_cut_run_left_is_removed(host: Host) -> None:
@@ -245,13 +353,19 @@ def test_a_damaged_release_of_the_same_name_is_replaced(host: Host) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda raw: raw[:200], lambda raw: "", lambda raw: "not base64 at all!"],
-    ids=["cut", "empty", "garbled"],
+    [
+        lambda raw: raw[:200],
+        lambda raw: "",
+        lambda raw: "not base64 at all!",
+        lambda raw: base64.b64encode(base64.b64decode(raw).replace(b"--seed 1", b"--seed 2")).decode(),
+    ],
+    ids=["cut", "empty", "garbled", "other-content"],
 )
 def test_an_upload_that_is_cut_changes_nothing(host: Host, damage: Callable[[str], str]) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a"))
     wanted = made("bbbbbbbbbbbb", "vllm-a")
     raw = base64.b64encode(release.archive(wanted)).decode()
+    assert damage(raw) != raw
     assert host.run(apply.script(wanted), damage(raw)).returncode != 0
     assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
     assert [p.name for p in (host.etc / "releases").iterdir()] == ["aaaaaaaaaaaa"]
@@ -263,7 +377,8 @@ def test_an_upload_that_is_cut_between_two_files_changes_nothing(host: Host) -> 
     raw = release.archive(wanted)
     with tarfile.open(fileobj=io.BytesIO(raw)) as tar:
         last = tar.getmembers()[-1]
-    assert host.run(apply.script(wanted), base64.b64encode(raw[: last.offset]).decode()).returncode != 0
+    done = host.run(apply.script(wanted), base64.b64encode(raw[: last.offset]).decode())
+    assert (done.returncode, done.stderr) == (1, "the upload is not whole\n")
     assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
 
 

@@ -127,12 +127,43 @@ CASES = [
     case(
         "mount-is-relative", "'data:/data' is no mount", "/path:/inside", "[INV-KEY]", data='mounts = ["data:/data"]\n'
     ),
+    case("mount-with-a-command", "is no mount", "[INV-KEY]", data='mounts = ["/data/$(id)"]\n'),
+    case("mount-inside-with-a-command", "is no mount", "[INV-KEY]", data='mounts = ["/data:/d$(id):ro"]\n'),
+    case("mount-with-backticks", "is no mount", "[INV-KEY]", data='mounts = ["/data/`id`"]\n'),
+    case("mount-with-a-quote", "is no mount", "[INV-KEY]", data='mounts = ["/it\'s"]\n'),
+    case("mount-with-two-quotes", "is no mount", "[INV-KEY]", data="mounts = ['/a\"b']\n"),
+    case("mount-with-a-backslash", "is no mount", "[INV-KEY]", data="mounts = ['/a:/b\\\\']\n"),
     case("runtime-of-nobody", "runtime", "'docker' or 'native'", "[INV-KEY]", data='runtime = "podman"\n'),
     case("platform-of-nobody", "platform", "'ascend-a3'", "not 'a3'", "[INV-KEY]", data='platform = "a3"\n'),
     case("port-zero", "proxy_port", "not 0", "[INV-KEY]", data="proxy_port = 0\n"),
     case("port-too-high", "proxy_port", "65535", "not 70000", "[INV-KEY]", data="proxy_port = 70000\n"),
     case("port-is-text", "proxy_port", "integer", "not '8000'", "[INV-KEY]", data='proxy_port = "8000"\n'),
     case("ssh-port-too-high", "ssh_port", "70000 is no port", "[INV-KEY]", data="ssh_port = 70000\n"),
+    case("ssh-port-is-yes", "ssh_port", "True is no port", "[INV-KEY]", data="ssh_port = True\n"),
+    case(
+        "misspelt-ssh-key",
+        *("DIR/fleet.py 10.0.0.11", "unknown key ssh_usr", "write ssh_user", "[INV-KEY]"),
+        data='ssh_usr = "ops"\n',
+    ),
+    case(
+        "ssh-key-of-nobody",
+        *("unknown key ssh_colour", "use one of", "ssh_user", "[INV-KEY]"),
+        data='ssh_colour = "red"\n',
+    ),
+    case(
+        "misspelt-sudo",
+        *("DIR/fleet.py 10.0.0.11", "unknown key _suod", "write _sudo", "[INV-KEY]"),
+        data="_suod = True\n",
+    ),
+    case(
+        "misspelt-sudo-of-one-host",
+        *("DIR/fleet.py 10.0.0.12", "unknown key _sudo_usr", "write _sudo_user", "[INV-KEY]"),
+        inventory='serve = ["10.0.0.11", ("10.0.0.12", {"_sudo_usr": "x"})]\n',
+    ),
+    case(
+        *("api-host-is-loopback", "api_host", "127.0.0.1 is not reached by other hosts", "write 0.0.0.0", "[INV-KEY]"),
+        data='api_host = "127.0.0.1"\n',
+    ),
     case("weights-with-space", "weights_dir", "'/mnt/my models'", "[INV-KEY]", data='weights_dir = "/mnt/my models"\n'),
     case("weights-relative", "weights_dir", "absolute path", "[INV-KEY]", data='weights_dir = "models"\n'),
     case("weights-climbing", "weights_dir", "absolute path", "[INV-KEY]", data='weights_dir = "/mnt/../etc"\n'),
@@ -141,9 +172,14 @@ CASES = [
     case("interface-with-space", "interface", "leave it out", "[INV-KEY]", data='interface = "eth 0"\n'),
     case("host-env-name", "env", "'A B' is no name", "[INV-KEY]", data='env = {"A B": 1}\n'),
     case("host-env-secret", "env", "HF_TOKEN looks like a secret", "[INV-KEY]", data='env = {"HF_TOKEN": "hf_x"}\n'),
+    case(
+        *("host-env-url", "env", "PROXY_URL looks like a secret", "[INV-KEY]"),
+        data='env = {"PROXY_URL": "http://me:pw@proxy:3128"}\n',
+    ),
     case("image-with-space", "image", "'my image'", "[INV-KEY]", data='image = "my image"\n'),
     case("mirror-with-space", "registry_mirror", "[INV-KEY]", data='registry_mirror = "my mirror"\n'),
     case("version-of-nobody", "engine_version", "'newest'", "like 0.13.0", "[INV-", data='engine_version = "newest"\n'),
+    case("version-with-v", "engine_version", "'v0.20.0' is no version", "[INV-", data='engine_version = "v0.20.0"\n'),
     case("version-is-a-number", "engine_version", "string", "not 0.32", "[INV-KEY]", data="engine_version = 0.32\n"),
     # ---- which recipe
     case("recipe-missing", "recipe is missing", "add recipe = ", "[INV-RECIPE]", data="del recipe\n"),
@@ -231,6 +267,11 @@ CASES = [
         recipe=SERVE.replace("0.32.0", "new"),
     ),
     case(
+        "version-like-a-tag",
+        *("DIR/r.yaml:7 engine.vllm", "'v0.20.0' is no version", "write it like 0.13.0", "[RECIPE-KEY]"),
+        recipe=SERVE.replace("0.32.0", "v0.20.0"),
+    ),
+    case(
         "version-as-number",
         "DIR/r.yaml:7 engine.vllm",
         "not 0.32",
@@ -247,6 +288,21 @@ CASES = [
         "served-name-of-two-lines",
         *("DIR/r.yaml:6 model.served_name", "[RECIPE-KEY]"),
         recipe=SERVE.replace("  max_pos", '  served_name: "a\\nExecStartPre=/bin/false"\n  max_pos'),
+    ),
+    *(
+        case(
+            f"served-name-{name}",
+            *("DIR/r.yaml:6 model.served_name", "is no name", "one word", "[RECIPE-KEY]"),
+            recipe=SERVE.replace("  max_pos", f"  served_name: {written}\n  max_pos"),
+        )
+        for name, written in {
+            "with-percent": "q%n",
+            "with-space": "q n",
+            "with-quote": '"q\'n"',
+            "with-dollar": "q$n",
+            "empty": '""',
+            "option": "-q",
+        }.items()
     ),
     case("shm-size", "DIR/r.yaml:11 shm_size", "like 1g", "[RECIPE-KEY]", recipe=SERVE + "shm_size: 1gb\n"),
     case(
@@ -308,6 +364,20 @@ CASES = [
         recipe=SERVE + "    args: {tensor-parallel-size: 8}\n",
     ),
     case("derived-size-short", "tp is derived", "[RECIPE-KEY]", recipe=SERVE + "    args: {tp: 8}\n"),
+    *(
+        case(
+            f"derived-{flag}", f"{flag} is derived", from_, "[RECIPE-KEY]", recipe=SERVE + f"    args: {{{flag}: 1}}\n"
+        )
+        for flag, from_ in {
+            "dpn": "data_parallel_size",
+            "dpr": "data_parallel_size",
+            "dpl": "data_parallel_size",
+            "dpa": "the inventory",
+            "dpp": "rpc_port",
+            "q": "model.quantization",
+            "model": "model.name",
+        }.items()
+    ),
     case(
         "derived-headless", "headless is derived", "order of the hosts", recipe=SERVE + "    args: {headless: true}\n"
     ),
@@ -344,6 +414,39 @@ CASES = [
     ),
     case("negated-twice", "no-enable-x", "[RECIPE-KEY]", recipe=SERVE + "    args: {no-enable-x: false}\n"),
     case("secret-argument", "api-key", "secret", "[RECIPE-KEY]", recipe=SERVE + "    args: {api-key: sk-1}\n"),
+    *(
+        case(
+            f"secret-argument-{flag}",
+            *("DIR/r.yaml:11 roles.serve.args", f"{flag} is a secret", "world-readable", "[RECIPE-KEY]"),
+            recipe=SERVE + f"    args: {{{flag}: x}}\n",
+        )
+        for flag in ("api_key", "hf-token", "hf_token", "ssl-keyfile-password", "ssl_keyfile_password")
+    ),
+    case(
+        "secret-in-an-argument",
+        *("otlp-endpoint is a secret", "[RECIPE-KEY]"),
+        recipe=SERVE + "    args: {otlp-endpoint: 'http://me:pw@traces:4317'}\n",
+    ),
+    *(
+        case(
+            f"secret-{name}",
+            *("DIR/r.yaml:11 roles.serve.env", f"{name} looks like a secret", "world-readable", "[RECIPE-KEY]"),
+            recipe=SERVE + f"    env: {{{name}: x}}\n",
+        )
+        for name in (
+            *("MYPASS", "PASSWD", "DB_PASSWORD", "PASSPHRASE", "MY_PASSPHRASE_X", "DB_PW", "DB_PWD", "OPENAI_KEY"),
+            *("BASIC_AUTH", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PRIVKEY", "PRIVATE_KEY_PEM"),
+            *("MY_TOKENIZER_SECRET", "my_token", "GOOGLE_CREDENTIALS"),
+        )
+    ),
+    *(
+        case(
+            f"secret-url-{scheme}",
+            *("REDIS_URL looks like a secret", "[RECIPE-KEY]"),
+            recipe=SERVE + f"    env: {{REDIS_URL: '{scheme}://me:pw@cache:6379/0'}}\n",
+        )
+        for scheme in ("redis", "https")
+    ),
     case(
         "secret",
         "DIR/r.yaml:11 roles.serve.env",
@@ -358,6 +461,14 @@ CASES = [
     ),
     case("env-name", "'A-B' is no name of an environment variable", recipe=SERVE + "    env: {A-B: 1}\n"),
     case("env-list", "DIR/r.yaml:11 roles.serve.env.A", "[RECIPE-KEY]", recipe=SERVE + "    env: {A: [1]}\n"),
+    *(
+        case(
+            f"host-is-loopback-{host}",
+            *("DIR/r.yaml:11 roles.serve.host", f"{host} is not reached by other hosts", "0.0.0.0", "[RECIPE-KEY]"),
+            recipe=SERVE + f"    host: '{host}'\n",
+        )
+        for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1")
+    ),
     case("host-with-space", "DIR/r.yaml:11 roles.serve.host", "[RECIPE-KEY]", recipe=SERVE + '    host: "0.0.0.0 x"\n'),
     # ---- recipe and inventory together
     case(
@@ -483,6 +594,49 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
 def test_unusual_and_right(tmp_path: Path, inventory: str | bytes, recipe: str | bytes) -> None:
     plan = plan_of(str(write(tmp_path, inventory, "", recipe)))
     assert [unit.at for unit in plan.units] == ["vllm-serve-0@10.0.0.11"]
+
+
+def test_names_that_only_look_like_secrets_pass(tmp_path: Path) -> None:
+    env = {
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_MAX_TOKENS_X": "1",
+        "NUM_TOKENS": "2",
+        "TASK_QUEUE_ENABLE": "1",
+        "KEYS_AND_VALUES": "3",
+        "AUTHOR": "me",
+        "PASSES": "4",
+        "HTTP_PROXY": "http://proxy:3128/a:b",
+        "NO_USER": "redis://cache:6379/0",
+        "ONLY_A_USER": "ssh://git@forge/x",
+    }
+    recipe = SERVE + "    env:\n" + "".join(f"      {name}: '{value}'\n" for name, value in env.items())
+    (unit,) = plan_of(str(write(tmp_path, INVENTORY, "", recipe))).units
+    assert {name: unit.env[name] for name in env} == env
+
+
+def test_arguments_that_only_look_like_secrets_pass(tmp_path: Path) -> None:
+    recipe = SERVE + "    args: {max-num-batched-tokens: 8192, tokenizer-mode: auto, ssl-keyfile: /etc/key.pem}\n"
+    (unit,) = plan_of(str(write(tmp_path, INVENTORY, "", recipe))).units
+    assert unit.argv[unit.argv.index("--max-num-batched-tokens") + 1] == "8192"
+    assert unit.argv[unit.argv.index("--ssl-keyfile") + 1] == "/etc/key.pem"
+
+
+@pytest.mark.parametrize("name", ["q", "qwen3", "Qwen/Qwen3-235B-A22B", "a.b_c:d@e+f", "千问"])
+def test_a_served_name_is_one_word(tmp_path: Path, name: str) -> None:
+    recipe = SERVE.replace("  max_pos", f"  served_name: '{name}'\n  max_pos")
+    assert plan_of(str(write(tmp_path, INVENTORY, "", recipe))).served_name == name
+
+
+def test_a_files_own_names_and_pyinfras_keys_pass(tmp_path: Path) -> None:
+    data = "_helper = 1\n_sudo = True\n_sudo_user = 'x'\nssh_user = 'ops'\nssh_port = 2222\nssh_key = 'k'\n"
+    plan = plan_of(str(write(tmp_path, INVENTORY, data, SERVE)))
+    assert [unit.at for unit in plan.units] == ["vllm-serve-0@10.0.0.11"]
+
+
+def test_plain_mounts_pass(tmp_path: Path) -> None:
+    data = 'mounts = ["/data", "/etc/x:/y", "/srv/a-b_c.d:/e:ro", "/f:/g:rw"]\nruntime = "docker"\nimage = "i:1"\n'
+    (unit,) = plan_of(str(write(tmp_path, INVENTORY, data, SERVE))).units
+    assert unit.mounts[-4:] == ("/data:/data", "/etc/x:/y", "/srv/a-b_c.d:/e:ro", "/f:/g:rw")
 
 
 def test_hosts_keep_the_order_in_which_their_role_lists_them(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from fleet import ROOT, inventory, yamlfile
 from fleet import check as checks
 from fleet.check import check_plan
 from fleet.cli.main import main
-from fleet.findings import FleetError, as_json, error, warning
+from fleet.findings import FleetError, as_json, error, exit_code, warning
 from fleet.plan import Plan, plan
 from fleet.recipe import Recipe
 from tasks import guard
@@ -267,6 +271,105 @@ def test_findings_as_json(path: str, code: int, found: list[tuple[str, str]]) ->
     assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
 
 
+# ---- exit codes
+
+CLASH = """\
+serve = [("10.0.0.1", {"recipe": "lab/replicas", "proxy_port": 8000})]
+proxy = ["10.0.0.1"]
+"""
+UNKNOWN = 'serve = [("10.0.0.1", {"recipe": "lab/replicas", "colour": "red"})]\n'
+
+
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [
+        (["PLAN-PORTS"], 1),
+        (["PLAN-PORTS", "PLAN-HOSTS"], 1),
+        (["PLAN-PORTS", "INV-KEY"], 2),
+        (["INV-READ"], 2),
+        (["RUN-LIMIT"], 2),
+    ],
+)
+def test_a_plan_that_does_not_hold_has_a_code_of_its_own(rules: list[str], code: int) -> None:
+    assert exit_code(FleetError(*(error(rule, "here", "what", "how") for rule in rules))) == code
+
+
+@pytest.mark.parametrize(("inventory", "code"), [(CLASH, 1), (UNKNOWN, 2)], ids=["plan", "unreadable"])
+def test_check_render_run_and_plain_pyinfra_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inventory: str, code: int
+) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(inventory)
+    assert fleet("check", str(path)).exit_code == code
+    assert fleet("render", str(path)).exit_code == code
+    assert fleet("run", str(path), "serve", "--yes").exit_code == code
+    monkeypatch.setattr(guard, "_plans", {})
+    with pytest.raises(SystemExit) as ended:
+        guard.check_before_connecting({"inventory": str(path)})
+    assert ended.value.code == code
+
+
+@pytest.mark.parametrize("words", [("render",), ("run", "serve", "--yes"), ("run", "serve", "--dry")])
+@pytest.mark.parametrize(
+    ("inventory", "code", "rule"), [(CLASH, 1, "PLAN-PORTS"), (UNKNOWN, 2, "INV-KEY"), (None, 2, "INV-READ")]
+)
+def test_an_early_end_is_json_too(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    inventory: str | None,
+    code: int,
+    rule: str,
+) -> None:
+    path = tmp_path / "x.py"
+    if inventory is not None:
+        path.write_text(inventory)
+    command, *rest = words
+    result = as_typed(monkeypatch, command, str(path), *rest, "--json")
+    data = json.loads(result.stdout)
+    assert result.exit_code == code
+    assert list(data) == ["aborted", "exit_code", "findings"]
+    assert (data["aborted"], data["exit_code"]) == (True, code)
+    assert [(f["rule"], f["severity"]) for f in data["findings"]] == [(rule, "error")]
+    assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
+    assert result.stderr.endswith(f" [{rule}]\n")
+
+
+def test_an_early_end_without_json_prints_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = as_typed(monkeypatch, "run", str(tmp_path / "x.py"), "serve", "--yes")
+    assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("words", [("check", "--json"), ("check",), ("render", "--json"), ("render",)])
+def test_what_an_inventory_prints_never_reaches_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "group_data").mkdir()
+    (tmp_path / "group_data" / "all.py").write_text("print('data says hello')\nrecipe = 'lab/replicas'\n")
+    path = tmp_path / "x.py"
+    path.write_text("print('inventory says hello')\nserve = ['10.0.0.1']\n")
+    result = as_typed(monkeypatch, *words, str(path))
+    assert result.exit_code == 0
+    assert "hello" not in result.stdout
+    assert "inventory says hello\n" in result.stderr
+    assert "data says hello\n" in result.stderr
+    if "--json" in words:
+        json.loads(result.stdout)
+
+
+def test_nor_does_it_where_pyinfra_loads_it_itself(tmp_path: Path) -> None:
+    """As in ``fleet run --json``, whose child's standard output is read as JSON; nothing is connected to."""
+    path = tmp_path / "x.py"
+    path.write_text("print('inventory says hello')\nserve = [('10.0.0.1', {'recipe': 'lab/replicas'})]\n")
+    pyinfra = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
+    words = ["--json", str(path), "debug-inventory"]
+    done = subprocess.run([*pyinfra, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "hello" not in done.stdout
+    assert [host["name"] for host in json.loads(done.stdout)] == ["10.0.0.1"]
+    assert "inventory says hello\n" in done.stderr
+
+
 # ---- before pyinfra connects
 
 
@@ -277,9 +380,21 @@ def test_findings_as_json(path: str, code: int, found: list[tuple[str, str]]) ->
         ({"inventory": "inventories/lab.py", "limit": ["lab-7"]}, 2, "--limit lab-7: no host of the inventory matches"),
         ({"inventory": "inventories/lab.py", "exclude": ["decode"]}, 2, "--exclude decode: no host of the inventory"),
         ({"inventory": "inventories/lab.py", "data": ["venv"]}, 2, "--data venv: this is no KEY=VALUE"),
-        ({"inventory": "inventories/lab.py", "data": ["proxy_port=8000"]}, 2, "both want port 8000"),
+        ({"inventory": "inventories/lab.py", "data": ["proxy_port=8000"]}, 1, "both want port 8000"),
+        (
+            {"inventory": "inventories/lab.py", "exclude": ["lab-0", "lab-1"]},
+            2,
+            "error: --limit, --exclude: they leave no host; leave one in [RUN-LIMIT]",
+        ),
+        ({"inventory": "inventories/lab.py", "exclude": ["serve"]}, 2, "they leave no host"),
+        ({"inventory": "inventories/lab.py", "exclude": ["all"]}, 2, "they leave no host"),
+        ({"inventory": "inventories/lab.py", "limit": ["lab-0"], "exclude": ["proxy"]}, 2, "they leave no host"),
+        ({"inventory": "inventories/lab.py", "limit": ["lab-0", "lab-7"]}, 2, "--limit lab-7: no host of the"),
     ],
-    ids=["unreadable", "limit", "exclude", "data", "clash"],
+    ids=[
+        *("unreadable", "limit", "exclude", "data", "clash"),
+        *("exclude-each", "exclude-their-role", "exclude-all", "exclude-the-limit", "one-limit-of-two"),
+    ],
 )
 def test_a_run_is_refused(
     params: dict[str, object],
@@ -295,17 +410,60 @@ def test_a_run_is_refused(
     assert fragment in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("limit", ["lab-0", "serve", "lab-*", "all"])
+@pytest.mark.parametrize("limit", ["lab-0", "serve", "lab-*", "all", "lab", "ser*"])
 def test_a_run_goes_on(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_plans", {})
     guard.check_before_connecting({"inventory": "inventories/lab.py", "limit": [limit], "data": ["proxy_port=9000"]})
     assert guard.current_plan().entries == ("http://10.231.77.10:9000",)
 
 
-def test_a_deploy_that_nobody_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_what_an_exclusion_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_plans", {})
-    with pytest.raises(FleetError, match=r"not guarded; run pyinfra from the root of the repository \[RUN-CONFIG\]"):
+    guard.check_before_connecting({"inventory": "inventories/lab.py", "limit": ["serve"], "exclude": ["proxy"]})
+    assert guard.current_plan().fleet.recipe == "lab/replicas"
+
+
+def test_a_deploy_that_nobody_checked_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guard, "_plans", {})
+    with pytest.raises(SystemExit) as ended:
         guard.current_plan()
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "error: config.py: the run is not guarded; run pyinfra from the root of the repository [RUN-CONFIG]\n"
+    )
+
+
+@pytest.mark.parametrize("params", [{}, {"yes": False, "dry": False, "json_output": False}], ids=["none", "all-off"])
+def test_a_run_that_nobody_could_confirm_is_refused(
+    params: dict[str, object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(SystemExit) as ended:
+        guard.refuse_unattended(params)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: pyinfra: nobody is here to confirm; add -y to apply, or --dry [RUN-CONFIRM]\n"
+    )
+
+
+@pytest.mark.parametrize("option", ["yes", "dry", "json_output"])
+def test_a_run_that_asks_nothing_needs_nobody(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    guard.refuse_unattended({option: True})
+
+
+def test_somebody_at_a_terminal_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with os.fdopen(os.openpty()[1]) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert guard.is_attended()
+        guard.refuse_unattended({})
+    assert not guard.is_attended()  # closed
+    monkeypatch.setattr("sys.stdin", None)
+    assert not guard.is_attended()
 
 
 @pytest.fixture(autouse=True)
@@ -315,6 +473,12 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fleet(*words: str) -> Any:
     return CliRunner().invoke(main, words)
+
+
+def as_typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
+    """With the words where a shell puts them."""
+    monkeypatch.setattr("sys.argv", ["fleet", *words])
+    return fleet(*words)
 
 
 def lay(text: str, **roles: list[str]) -> Plan:

@@ -69,6 +69,23 @@ PORT = [
     "(APIServer pid=790) OSError: [Errno 98] Address already in use",
     *EXITED,
 ]
+TALK = [
+    "(APIServer pid=790) WARNING 11-30 07:00:00 [api_server.py:1210] Found ulimit of 1024 and failed to automatically "
+    "increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
+    "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n",
+    "INFO 11-30 07:00:01 [x.py:1] retrying after ConnectionError: [Errno 111] Permission denied",
+    "(Worker_TP0 pid=901) DEBUG 11-30 07:00:01 [x.py:2] ValueError: not this one",
+    "/opt/vllm/lib/python3.12/site-packages/torch/cuda/__init__.py:61: FutureWarning: RuntimeError: soon an error",
+]
+VALIDATION = [
+    "(APIServer pid=790) Traceback (most recent call last):",
+    '(APIServer pid=790)   File "/opt/vllm/bin/vllm", line 10, in <module>',
+    "(APIServer pid=790) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+    "(APIServer pid=790)   Value error, User-specified max_model_len (200000) is greater than the derived "
+    "max_model_len (max_position_embeddings=40960 or model_max_length=None in model's config.json).",
+    "(APIServer pid=790)     For further information visit https://errors.pydantic.dev/2.12/v/value_error",
+    *EXITED,
+]
 NO_PROGRAM = [
     "vllm-serve-0.service: Unable to locate executable '/etc/vllm-fleet/current/run/vllm-serve-0.sh'",
     "vllm-serve-0.service: Failed at step EXEC spawning: No such file or directory",
@@ -94,8 +111,23 @@ NO_PROGRAM = [
             "docker: Error response from daemon: manifest for vllm/vllm-openai:v0.20.9 not found: manifest unknown.",
         ),
         (PORT, "OSError: [Errno 98] Address already in use"),
+        (TALK + PORT, "OSError: [Errno 98] Address already in use"),
+        (TALK + CORE_DIED[:4] + ["ERROR 11-30 07:00:41 [core.py:866] ValueError: this one"], "ValueError: this one"),
+        (
+            VALIDATION,
+            "Value error, User-specified max_model_len (200000) is greater than the derived max_model_len "
+            "(max_position_embeddings=40960 or model_max_length=None in model's config.json).",
+        ),
+        (
+            TALK + VALIDATION,
+            "Value error, User-specified max_model_len (200000) is greater than the derived max_model_len "
+            "(max_position_embeddings=40960 or model_max_length=None in model's config.json).",
+        ),
     ],
-    ids=["refused", "import", "no-space", "core-died", "dotted", "out-of-memory", "no-image", "port"],
+    ids=[
+        *("refused", "import", "no-space", "core-died", "dotted", "out-of-memory", "no-image", "port"),
+        *("port-after-talk", "error-after-talk", "validation", "validation-after-talk"),
+    ],
 )
 def test_the_most_telling_line(lines: list[str], line: str) -> None:
     assert reason(lines) == line
@@ -103,6 +135,15 @@ def test_the_most_telling_line(lines: list[str], line: str) -> None:
 
 def test_a_killed_process_is_told_though_only_systemd_knows() -> None:
     assert "killed by the OOM killer" in reason(KILLED)
+
+
+def test_talk_on_the_way_does_not_hide_what_only_systemd_knows() -> None:
+    assert reason(TALK + KILLED) == "vllm-serve-0.service: A process of this unit has been killed by the OOM killer."
+
+
+@pytest.mark.parametrize("line", TALK)
+def test_talk_on_the_way_is_no_reason(line: str) -> None:
+    assert reason([line, "loading"]) == "loading"
 
 
 def test_a_program_that_is_not_there_is_told_though_only_systemd_knows() -> None:

@@ -362,6 +362,37 @@ def test_an_instance_of_more_than_a_hundred_devices_has_room_for_its_ports() -> 
     assert [i.kv_port for i in made.instances] == [36000, 36200]
 
 
+def test_a_port_among_the_handshakes_of_an_instance_is_refused() -> None:
+    """Prefill on one host of sixteen devices: 36000 to 36015; decode's begin at 36100."""
+    hosts: dict[str, list[Any]] = {"prefill": ["10.0.0.1"], "decode": ["10.0.0.2", "10.0.0.3"], "proxy": ["10.0.0.1"]}
+    for port in (36001, 36008, 36015):
+        with pytest.raises(FleetError) as refused:
+            lay(PD, data={"proxy_port": port}, **hosts)
+        assert [f.line() for f in refused.value.findings] == [
+            f"error: fleet.py 10.0.0.1: vllm-proxy wants port {port}, a handshake port of prefill-0; "
+            "choose one outside 36000-36015 [PLAN-PORTS]"
+        ]
+
+
+@pytest.mark.parametrize("port", [35999, 36016, 36100, 36131])
+def test_a_port_beside_the_handshakes_is_fine(port: int) -> None:
+    """Those of decode are ports of other hosts."""
+    made = lay(PD, data={"proxy_port": port}, prefill=["10.0.0.1"], decode=["10.0.0.2", "10.0.0.3"], proxy=["10.0.0.1"])
+    assert made.entries == (f"http://10.0.0.1:{port}",)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.2", "10.0.0.3"])
+def test_every_host_of_an_instance_keeps_its_handshake_ports(host: str) -> None:
+    with pytest.raises(FleetError, match=r"port 36131, a handshake port of decode-0; .* 36100-36131 \[PLAN-PORTS"):
+        lay(PD, data={"proxy_port": 36131}, prefill=["10.0.0.1"], decode=["10.0.0.2", "10.0.0.3"], proxy=[host])
+
+
+def test_an_engines_own_api_stays_out_of_its_handshakes() -> None:
+    text = PD.replace("decode: {port: 8000", "decode: {port: 36105")
+    with pytest.raises(FleetError, match=r"10\.0\.0\.2: vllm-decode-0 wants port 36105, a handshake port of decode-0"):
+        lay(text, prefill=["10.0.0.1"], decode=["10.0.0.2", "10.0.0.3"])
+
+
 # ---- how a plan is made here
 
 

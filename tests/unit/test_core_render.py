@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,22 @@ exec docker run --rm --init --name vllm-serve-0 \
   -v /mnt/models:/mnt/models:ro \
   --ulimit memlock=-1 \
   -v /var/cache/vllm-fleet/vllm-serve-0:/root/.cache \
-  -v /etc/vllm-fleet/current/run/vllm-serve-0.sh:/run/vllm-fleet.sh:ro \
-  --entrypoint /bin/bash vllm/vllm-openai:v0.20.0 /run/vllm-fleet.sh
+  -v /etc/vllm-fleet/current/run:/run/vllm-fleet:ro \
+  --entrypoint /bin/bash vllm/vllm-openai:v0.20.0 /run/vllm-fleet/vllm-serve-0.sh
 """
+RAY_EXEC = r"""#!/bin/bash
+# vllm-serve-0 on 10.10.0.11: written by vllm-fleet, replaced at the next run.
+# Runs in the container of vllm-ray-serve-0, whose sockets and shared memory it needs.
+set -eu
+case "${1:-}" in
+  stop) exec docker exec vllm-ray-serve-0 /bin/sh -c 'kill -TERM "$(cat /tmp/vllm-serve-0.pid)"' ;;
+esac
+for _ in $(seq 60); do
+  docker exec vllm-ray-serve-0 ray status >/dev/null 2>&1 && break
+  sleep 1
+done
+exec docker exec vllm-ray-serve-0 /bin/bash -c 'echo $$ >/tmp/vllm-serve-0.pid; exec /bin/bash /run/vllm-fleet/vllm-serve-0.sh'
+"""  # noqa: E501
 
 
 # ---- scripts
@@ -134,6 +148,14 @@ def test_a_toolkits_own_settings_are_read_first_and_may_be_sloppy(tmp_path: Path
     assert run_script(render.script(unit)) == "toolkit ours\n"
 
 
+def test_settings_that_only_an_interactive_shell_reads_are_read_too(tmp_path: Path) -> None:
+    """A .bashrc that begins like those of the vendor's images."""
+    setup = tmp_path / ".bashrc"
+    setup.write_text('[ -z "$PS1" ] && return\nexport A="$UNSET_BEFORE"toolkit\n')
+    unit = engine(argv=("printenv", "A"), setup_files=(str(setup),))
+    assert run_script(render.script(unit)) == "toolkit\n"
+
+
 def test_a_typed_script_finds_the_interface_itself(tmp_path: Path) -> None:
     tool = tmp_path / "ip"
     tool.write_text('#!/bin/sh\n[ "$*" = "-o addr show to 10.10.0.12" ] && echo "3: enp67s0f0    inet 10.10.0.12/24"\n')
@@ -156,11 +178,93 @@ def test_a_container_is_started_as_the_document_says() -> None:
     assert files["run/vllm-serve-0.docker.sh"] == (0o755, H100_WRAPPER)
 
 
-def test_an_ascend_container_keeps_the_images_entry_point() -> None:
+def test_an_ascend_container_reads_the_images_own_settings_first() -> None:
     files = render.unit_files(shipped("a3-single"), shipped("a3-single").units[0])
     _, text = files["run/vllm-serve-0.docker.sh"]
-    assert text.splitlines()[-1] == "  quay.io/ascend/vllm-ascend:v0.13.0-a3 /bin/bash /run/vllm-fleet.sh"
+    assert text.splitlines()[-2:] == [
+        "  -v /etc/vllm-fleet/current/run:/run/vllm-fleet:ro \\",
+        "  --entrypoint /bin/bash quay.io/ascend/vllm-ascend:v0.13.0-a3 /run/vllm-fleet/vllm-serve-0.sh",
+    ]
+    _, script = files["run/vllm-serve-0.sh"]
+    assert script.splitlines()[3] == (
+        "[ ! -r /root/.bashrc ] || { set +eu; PS1=vllm-fleet; . /root/.bashrc; set -eu; }"
+    )
+    assert script.splitlines()[4].startswith("export ")
     assert text.count("--device /dev/davinci") == 17  # sixteen, and the manager
+
+
+@pytest.mark.parametrize("name", ["h100", "lab"])
+def test_no_other_platforms_script_reads_a_bashrc(name: str) -> None:
+    assert [u.at for u in shipped(name).units if ".bashrc" in render.script(u)] == []
+
+
+def test_every_container_starts_its_own_script_by_bash() -> None:
+    made = [shipped(name) for name in ("a2-ray", "a3-pd", "a3-single", "h100")]
+    wrappers = {u.at: render.wrapper_of(u).splitlines() for plan in made for u in plan.units if not u.inside}
+    assert len(wrappers) == 8
+    for at, lines in wrappers.items():
+        name = at.partition("@")[0]
+        assert lines[-2] == "  -v /etc/vllm-fleet/current/run:/run/vllm-fleet:ro \\"
+        assert re.fullmatch(rf"  --entrypoint /bin/bash \S+ /run/vllm-fleet/{name}\.sh", lines[-1])
+
+
+# ---- Ray in a container
+
+
+def test_the_engine_on_ray_runs_in_rays_container() -> None:
+    made = shipped("a2-ray")
+    assert [(u.at, u.inside) for u in made.units] == [
+        ("vllm-ray-serve-0@10.10.0.11", None),
+        ("vllm-serve-0@10.10.0.11", "vllm-ray-serve-0"),
+        ("vllm-ray-serve-0@10.10.0.12", None),
+    ]
+    files = render.unit_files(made, made.units[1])
+    assert files["run/vllm-serve-0.docker.sh"] == (0o755, RAY_EXEC)
+    assert render.wrapper_of(made.units[1]) == RAY_EXEC
+    assert files["run/vllm-serve-0.sh"][1].splitlines()[3] == (
+        "[ ! -r /root/.bashrc ] || { set +eu; PS1=vllm-fleet; . /root/.bashrc; set -eu; }"
+    )
+
+
+def test_native_ray_needs_no_container() -> None:
+    made = with_data("a2-ray", runtime="native")
+    assert {u.inside for u in made.units} == {None}
+    assert "run/vllm-serve-0.docker.sh" not in render.unit_files(made, made.units[1])
+
+
+def test_the_engine_on_ray_waits_for_ray_and_stops_by_its_own_process(tmp_path: Path) -> None:
+    """With a docker that runs in this machine what it is to run in the container."""
+    (tmp_path / "docker").write_text(
+        f'#!/bin/bash\necho "$*" >> {tmp_path}/log\nshift 2\n'
+        f'if [ "$1" = ray ]; then [ "$(grep -c "ray status" {tmp_path}/log)" -ge 3 ]; exit; fi\n'
+        f'text=${{3//\\/tmp\\//{tmp_path}/}}\nexec "$1" "$2" "${{text//\\/run\\/vllm-fleet\\//{tmp_path}/}}"\n'
+    )
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    (tmp_path / "vllm-serve-0.sh").write_text(
+        f"trap 'echo drained; exit 0' TERM\necho up > {tmp_path}/up\nfor _ in $(seq 200); do /bin/sleep 0.05; done\n"
+    )
+    for name in ("docker", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "exec.sh").write_text(RAY_EXEC)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["bash", str(tmp_path / "exec.sh")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        for _ in range(200):
+            if (tmp_path / "up").exists():
+                break
+            time.sleep(0.02)
+        subprocess.run([*command, "stop"], env=environment, check=True, timeout=10)
+        output, _ = running.communicate(timeout=10)
+    assert (output, running.returncode) == ("drained\n", 0)
+    assert (tmp_path / "log").read_text().splitlines() == [
+        *["exec vllm-ray-serve-0 ray status"] * 3,
+        "exec vllm-ray-serve-0 /bin/bash -c echo $$ >/tmp/vllm-serve-0.pid; "
+        "exec /bin/bash /run/vllm-fleet/vllm-serve-0.sh",
+        'exec vllm-ray-serve-0 /bin/sh -c kill -TERM "$(cat /tmp/vllm-serve-0.pid)"',
+    ]
+
+
+# ---- images and wrappers
 
 
 def test_an_image_may_be_named_by_its_digest() -> None:
@@ -168,7 +272,7 @@ def test_an_image_may_be_named_by_its_digest() -> None:
     made = with_image(digest)
     assert {u.image for u in made.units} == {digest}
     _, text = render.unit_files(made, made.units[0])["run/vllm-serve-0.docker.sh"]
-    assert f" {digest} /bin/bash" in text
+    assert f"  --entrypoint /bin/bash {digest} /run/vllm-fleet/vllm-serve-0.sh\n" in text
 
 
 def test_a_wrapper_is_one_command_that_docker_would_take(tmp_path: Path) -> None:
@@ -181,7 +285,11 @@ def test_a_wrapper_is_one_command_that_docker_would_take(tmp_path: Path) -> None
     words = run_script(text, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}).splitlines()
     assert words[:5] == ["run", "--rm", "--init", "--name", "vllm-prefill-0"]
     assert words[words.index("-v") + 1] == "/my data:/data:ro"
-    assert words[-3:] == ["quay.io/ascend/vllm-ascend:v0.13.0-a3", "/bin/bash", "/run/vllm-fleet.sh"]
+    assert words[-6:] == [
+        *("-v", "/etc/vllm-fleet/current/run:/run/vllm-fleet:ro"),
+        *("--entrypoint", "/bin/bash"),
+        *("quay.io/ascend/vllm-ascend:v0.13.0-a3", "/run/vllm-fleet/vllm-prefill-0.sh"),
+    ]
 
 
 # ---- systemd units
@@ -233,6 +341,29 @@ def test_the_engine_on_ray_goes_down_and_up_with_ray() -> None:
     assert setting(text, "Requires") == ["docker.service", "vllm-ray-serve-0.service"]
     assert setting(text, "PartOf") == ["vllm-ray-serve-0.service"]
     assert setting(text, "After") == ["network-online.target vllm-ray-serve-0.service docker.service"]
+    assert setting(text, "ExecStart") == ["/etc/vllm-fleet/current/run/vllm-serve-0.docker.sh"]
+    assert setting(text, "ExecStop") == ["/etc/vllm-fleet/current/run/vllm-serve-0.docker.sh stop"]
+
+
+def test_ray_itself_is_stopped_as_a_container() -> None:
+    text = service("a2-ray", "10.10.0.11", "vllm-ray-serve-0")
+    assert setting(text, "ExecStart") == ["/etc/vllm-fleet/current/run/vllm-ray-serve-0.docker.sh"]
+    assert setting(text, "ExecStop") == ["/usr/bin/docker stop -t 110 vllm-ray-serve-0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "description"),
+    [
+        ("qwen3", "vllm-serve-0", "vLLM serve-0, qwen3"),
+        ("100%n", "vllm-serve-0", "vLLM serve-0, 100%%n"),
+        ("100%n", "vllm-front-door", "vllm-fleet entry for 100%%n"),
+    ],
+)
+def test_a_description_says_nothing_that_systemd_would_read_as_its_own(name: str, unit: str, description: str) -> None:
+    model = shipped("lab").recipe.model.model_copy(update={"served_name": name})
+    made = with_recipe("lab", model=model)
+    text = unit_text(made, next(u for u in made.units_of("lab-0") if u.name == unit))
+    assert setting(text, "Description") == [description]
 
 
 def test_limits_are_raised_unless_the_inventory_says_otherwise() -> None:
@@ -397,8 +528,45 @@ def test_render_prints_the_script_of_each_unit() -> None:
     assert result.exit_code == 0
     assert result.stdout == (
         "# ---- vllm-serve-0@10.20.0.11 (serve, docker)\n"
-        "# in vllm/vllm-openai:v0.20.0\n" + H100_SCRIPT.split("\n", 3)[3] + "\n# start order: vllm-serve-0@10.20.0.11\n"
+        + H100_WRAPPER.split("\n", 3)[3]
+        + "\n# and in the container, vllm-serve-0.sh\n"
+        + H100_SCRIPT.split("\n", 3)[3]
+        + "\n# start order: vllm-serve-0@10.20.0.11\n"
     )
+
+
+def test_render_prints_how_the_engine_gets_into_rays_container() -> None:
+    out = fleet("render", "inventories/a2-ray.py", "--host", "10.10.0.11").stdout
+    head = "# ---- vllm-serve-0@10.10.0.11 (serve, docker)\n"
+    assert out[out.index(head) :].startswith(
+        head
+        + RAY_EXEC.split("\n", 4)[4]
+        + "\n# and in the container, vllm-serve-0.sh\n"
+        + "ifname=$(ip -o addr show to 10.10.0.11 | awk '{print $2; exit}')\n"
+        + "[ ! -r /root/.bashrc ] || { set +eu; PS1=vllm-fleet; . /root/.bashrc; set -eu; }\n"
+    )
+
+
+def test_render_prints_the_proxys_configuration() -> None:
+    made = shipped("lab")
+    door = next(u for u in made.units if u.name == "vllm-front-door")
+    _, written = render.unit_files(made, door)["proxy/haproxy.cfg"]
+    assert render.config_of(made, door) == written
+    assert render.config_of(made, made.units[0]) == ""
+    assert fleet("render", "inventories/lab.py", "--host", "lab-0").stdout.endswith(
+        "# ---- vllm-front-door@lab-0 (proxy, native)\n"
+        "cd /\n"
+        "exec haproxy -Ws -f /etc/vllm-fleet/current/proxy/haproxy.cfg\n"
+        "\n"
+        "# /etc/vllm-fleet/current/proxy/haproxy.cfg\n" + written + "\n"
+        "# start order: vllm-serve-0@lab-0, vllm-serve-1@lab-1; then vllm-front-door@lab-0\n"
+    )
+
+
+def test_render_names_no_container_where_there_is_none() -> None:
+    out = fleet("render", "inventories/lab.py").stdout
+    assert "container" not in out
+    assert "docker" not in out
 
 
 def test_render_of_one_host() -> None:
@@ -452,6 +620,7 @@ def test_render_of_no_inventory() -> None:
     result = fleet("render", "inventories/a3pd.py")
     assert result.exit_code == 2
     assert result.stderr == "error: inventories/a3pd.py: there is no such file; write inventories/a3-pd.py [INV-READ]\n"
+    assert result.stdout == ""
 
 
 # ---- how it is tried

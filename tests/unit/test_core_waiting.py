@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from fleet import ROOT, waiting
-from fleet.plan import Plan, Unit
+from fleet.plan import Plan, Unit, plan
 from fleet.waiting import UnitState, read_answer, read_states
 from tasks.guard import plan_of
 
 
 def test_states_are_read() -> None:
-    lines = ["vllm-serve-0 active 0123456789ab", "vllm-front-door failed ", "vllm-x inactive", "vllm-y activating ab"]
+    lines = [
+        "Welcome to Ubuntu",
+        "vllm-serve-0 active 0123456789ab",
+        "vllm-front-door failed ",
+        "vllm-x inactive",
+        "vllm-y activating ab",
+    ]
     assert read_states(lines) == {
         "vllm-serve-0": UnitState("active", "0123456789ab"),
         "vllm-front-door": UnitState("failed", ""),
@@ -79,6 +85,24 @@ def test_healthy_is_not_enough(tmp_path: Path, models: str, completions: str) ->
     assert wait(tmp_path, "lab", "vllm-serve-0", seconds=0) == 4
 
 
+@pytest.mark.parametrize("ascii", [True, False], ids=["escaped", "as-it-is"])
+def test_a_served_name_is_found_however_json_writes_it(tmp_path: Path, ascii: bool) -> None:
+    named = with_served_name("千问+b")
+    models = json.dumps({"object": "list", "data": [{"id": "千问+b", "object": "model"}]}, ensure_ascii=ascii)
+    systemd(tmp_path, "active", "running")
+    (tmp_path / "models.json").write_text(models)
+    tool(
+        tmp_path,
+        "curl",
+        f"case \"$*\" in */v1/models*) cat {tmp_path}/models.json;; */v1/completions*) echo '{COMPLETION}';; esac",
+    )
+    unit = next(u for u in named.units if u.name == "vllm-serve-0")
+    node = named.fleet.node(unit.host)
+    assert shell(tmp_path, waiting.wait(named, unit, node, 0)).returncode == 0
+    (tmp_path / "models.json").write_text(MODELS)
+    assert shell(tmp_path, waiting.wait(named, unit, node, 0)).returncode == 4
+
+
 def test_prefill_alone_is_not_asked_for_text(tmp_path: Path) -> None:
     systemd(tmp_path, "active", "running")
     answers(tmp_path, health=0, models=MODELS, completions="")
@@ -129,6 +153,28 @@ def test_a_completion() -> None:
     assert read_answer(answer(" bright")) == (" bright", "")
 
 
+def test_what_a_login_shell_prints_is_no_answer() -> None:
+    said = ["Welcome to Ubuntu 22.04", "", "@@ answer", *answer(" bright")]
+    assert read_answer(said) == (" bright", "")
+    assert read_answer(["Welcome to Ubuntu 22.04", "@@ answer", "", "000"]) == ("", "no connection")
+    assert read_answer(["Welcome to Ubuntu 22.04", "@@ answer"]) == ("", "no answer")
+
+
+@pytest.mark.parametrize(
+    ("lines", "rest"),
+    [
+        ([], []),
+        (["failed", "why"], ["failed", "why"]),
+        (["@@ answer"], []),
+        (["@@ answer", "failed", "why"], ["failed", "why"]),
+        (["hello", "@@ answers", "@@ answer", "failed", "@@ answer"], ["failed", "@@ answer"]),
+    ],
+    ids=["nothing", "no-mark", "mark-alone", "mark-first", "mark-later"],
+)
+def test_what_stands_before_the_mark_is_dropped(lines: list[str], rest: list[str]) -> None:
+    assert waiting.after_mark(lines) == rest
+
+
 def test_a_completion_over_several_lines() -> None:
     assert read_answer(["{", '"choices": [{"text": "a\\nb"}]', "}", "200"]) == ("a\nb", "")
 
@@ -160,6 +206,7 @@ def test_no_completion(lines: list[str], fault: str) -> None:
 def test_the_model_is_asked_by_its_served_name(tmp_path: Path) -> None:
     tool(tmp_path, "curl", f"printf '%s\\n' \"$@\" > {tmp_path}/words; printf '%s\\n200\\n' '{COMPLETION}'")
     done = shell(tmp_path, waiting.ask_model(plan_for("lab"), "http://10.231.77.10:8080"))
+    assert done.stdout.splitlines() == ["@@ answer", COMPLETION, "200"]
     assert read_answer(done.stdout.splitlines()) == (" bright", "")
     words = (tmp_path / "words").read_text().splitlines()
     assert "http://10.231.77.10:8080/v1/completions" in words
@@ -171,6 +218,14 @@ def test_the_model_is_asked_by_its_served_name(tmp_path: Path) -> None:
     }
 
 
+def test_an_answer_keeps_its_escapes(tmp_path: Path) -> None:
+    """The echo of some shells (dash) would turn them into what they stand for, and JSON takes no bare newline."""
+    (tmp_path / "body").write_text(json.dumps({"choices": [{"text": " bright.\n\nIt\tis \\ so"}]}) + "\n200\n")
+    tool(tmp_path, "curl", f"cat {tmp_path}/body")
+    done = shell(tmp_path, waiting.ask_model(plan_for("lab"), "http://10.231.77.10:8080"))
+    assert read_answer(done.stdout.splitlines()) == (" bright.\n\nIt\tis \\ so", "")
+
+
 def test_the_line_to_paste() -> None:
     assert waiting.curl_line(plan_for("h100"), "http://10.20.0.11:8000") == (
         "curl http://10.20.0.11:8000/v1/completions -H 'Content-Type: application/json' "
@@ -178,11 +233,22 @@ def test_the_line_to_paste() -> None:
     )
 
 
+def test_the_line_to_paste_is_quoted(tmp_path: Path) -> None:
+    made = with_served_name("it's $HOME")
+    tool(tmp_path, "curl", f"printf '%s\\n' \"$@\" > {tmp_path}/words")
+    assert shell(tmp_path, waiting.curl_line(made, "http://10.231.77.10:8080")).returncode == 0
+    words = (tmp_path / "words").read_text().splitlines()
+    assert words[:4] == [
+        *("http://10.231.77.10:8080/v1/completions", "-H", "Content-Type: application/json", "-d"),
+    ]
+    assert json.loads(words[4]) == {"model": "it's $HOME", "prompt": "The future of AI is", "max_tokens": 16}
+
+
 def test_last_words_leave_out_what_systemd_says_of_starting(tmp_path: Path) -> None:
     tool(tmp_path, "systemctl", 'case "$*" in *ActiveState*) echo failed;; *) echo abc;; esac')
     tool(tmp_path, "journalctl", "printf 'Starting vLLM\\nvllm serve: error: unrecognized arguments\\nStopped vLLM\\n'")
     done = shell(tmp_path, waiting.last_words(unit_of("lab", "vllm-serve-0")))
-    assert done.stdout.splitlines() == ["failed", "vllm serve: error: unrecognized arguments"]
+    assert done.stdout.splitlines() == ["@@ answer", "failed", "vllm serve: error: unrecognized arguments"]
 
 
 # ---- stand-ins
@@ -224,6 +290,13 @@ def wait(folder: Path, inventory: str, unit: str, seconds: int = 30, host: str |
 
 def plan_for(name: str) -> Plan:
     return plan_of(str(ROOT / "inventories" / f"{name}.py"))
+
+
+def with_served_name(name: str) -> Plan:
+    """The lab's plan with a model of another name."""
+    made = plan_for("lab")
+    model = made.recipe.model.model_copy(update={"served_name": name})
+    return plan(made.fleet, made.recipe.model_copy(update={"model": model}))
 
 
 def unit_of(inventory: str, name: str, host: str | None = None) -> Unit:
