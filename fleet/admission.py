@@ -6,8 +6,8 @@ import re
 
 from fleet.findings import Finding, error
 from fleet.inventory import Node
-from fleet.plan import Plan, Unit
 from fleet.snapshot import Question, Snapshot
+from fleet.topology import Plan, Unit
 
 # Room for a release, and for systemd and the journal to go on.
 NEEDED_BYTES = 20_000_000

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from fleet import engine
 from fleet.findings import Finding, error, warning
-from fleet.plan import Plan, platform_of
+from fleet.topology import Plan, platform_of
 
 Check = Callable[[Plan], Iterator[Finding]]
 

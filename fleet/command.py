@@ -12,9 +12,10 @@ from typing import Any
 
 from fleet import engine
 from fleet.inventory import Node
-from fleet.plan import RAY_PORT, Instance, Member, Unit, open_interface, platform_of
 from fleet.recipe import Argument, Recipe, Role
+from fleet.topology import Instance, Member, Unit, open_interface, platform_of
 
+RAY_PORT = 6379
 # Above the drain: the workers' own exit took up to 35 s on a loaded machine.
 STOP_MARGIN_SECONDS = 60
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet import render
-from fleet.plan import Plan, Unit
+from fleet.topology import Plan, Unit
 
 ROOT = "/etc/vllm-fleet"
 

@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fleet import FILES
-from fleet.plan import Plan, Unit, open_interface
+from fleet.topology import Plan, Unit, open_interface
 
 BASE = "/etc/vllm-fleet/current"
 # Variables that a value may refer to; every other $ is meant literally.

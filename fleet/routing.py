@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fleet.command import image_of
 from fleet.inventory import Fleet, Node
-from fleet.plan import Instance, Unit
 from fleet.recipe import Recipe
+from fleet.topology import Instance, Unit
 
 ASCEND_PROXY_DIR = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1"
 ASCEND_PROXY = "load_balance_proxy_server_example.py"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fleet.inventory import Node
-from fleet.plan import Plan, Unit
+from fleet.topology import Plan, Unit
 
 PROGRESS_SECONDS = 15
 # Before it a login shell may have printed anything.

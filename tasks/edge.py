@@ -28,6 +28,7 @@ from pyinfra.api.state import BaseStateCallback, State
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 from fleet.findings import Finding, error
+from tasks.show import styled
 
 EXIT_INTERRUPTED = 130
 # Names a file to which findings are added as JSON lines, for `fleet run --json`.
@@ -210,9 +211,7 @@ def say(finding: Finding) -> None:
     if path := os.environ.get(FINDINGS_FILE):
         with Path(path).open("a") as file:
             file.write(json.dumps(asdict(finding)) + "\n")
-    head, _, rest = line.partition(": ")
-    colour = "red" if finding.severity == "error" else "yellow"
-    logger.error(f"{click.style(head, fg=colour, bold=True)}: {rest}")
+    logger.error(styled(finding))
 
 
 def executing() -> bool:

@@ -12,9 +12,9 @@ from pyinfra.operations import server
 
 from fleet import journal, waiting
 from fleet.findings import Finding, error
-from fleet.plan import Instance, Plan, Unit
 from fleet.release import Release
 from fleet.snapshot import Snapshot
+from fleet.topology import Instance, Plan, Unit
 from tasks import edge, report
 from tasks.edge import host
 

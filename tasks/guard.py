@@ -8,13 +8,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import click
-
 from fleet import recipe as recipes
 from fleet.check import check_plan
-from fleet.findings import Finding, FleetError, error, errors, exit_code
-from fleet.plan import Plan, plan
+from fleet.findings import FleetError, error, errors, exit_code
+from fleet.plan import plan
+from fleet.topology import Plan
 from tasks import inventory
+from tasks.show import show
 
 EXIT_ERRORS, EXIT_UNUSABLE = 1, 2
 
@@ -28,10 +28,10 @@ def check_before_connecting(params: dict[str, Any]) -> None:
         _plans["current"] = the_plan = plan_of(path, overrides(params.get("data") or ()))
         _refuse_empty_limit(the_plan, params)
     except FleetError as exc:
-        _show(exc.findings)
+        show(exc.findings)
         sys.exit(exit_code(exc))
     findings = check_plan(the_plan)
-    _show(findings)
+    show(findings)
     if errors(findings):
         sys.exit(EXIT_ERRORS)
 
@@ -39,7 +39,7 @@ def check_before_connecting(params: dict[str, Any]) -> None:
 def refuse_unattended(params: dict[str, Any]) -> None:
     """pyinfra would ask where nobody can answer, and end with a traceback."""
     if not (params.get("yes") or params.get("dry") or params.get("json_output") or is_attended()):
-        _show((error("RUN-CONFIRM", "pyinfra", "nobody is here to confirm", "add -y to apply, or --dry"),))
+        show((error("RUN-CONFIRM", "pyinfra", "nobody is here to confirm", "add -y to apply, or --dry"),))
         sys.exit(EXIT_UNUSABLE)
 
 
@@ -52,7 +52,7 @@ def current_plan() -> Plan:
     """The plan of this run, the same for every host of it."""
     if "current" not in _plans:
         mend = "run pyinfra from the root of the repository"
-        _show((error("RUN-CONFIG", "config.py", "the run is not guarded", mend),))
+        show((error("RUN-CONFIG", "config.py", "the run is not guarded", mend),))
         sys.exit(EXIT_UNUSABLE)
     return _plans["current"]
 
@@ -94,10 +94,3 @@ def _refuse_empty_limit(the_plan: Plan, params: dict[str, Any]) -> None:
     left = (matching("limit") or names) - matching("exclude")
     if not left:
         raise FleetError(error("RUN-LIMIT", "--limit, --exclude", "they leave no host", "leave one in"))
-
-
-def _show(findings: tuple[Finding, ...]) -> None:
-    for finding in sorted(findings, key=lambda f: f.severity != "error"):
-        head, _, rest = finding.line().partition(": ")
-        colour = "red" if finding.severity == "error" else "yellow"
-        click.echo(f"{click.style(head, fg=colour, bold=True)}: {rest}", err=True)

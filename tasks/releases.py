@@ -16,9 +16,9 @@ from pyinfra.api.operation import operation
 from fleet import apply, journal, release
 from fleet.admission import interface_of
 from fleet.findings import error
-from fleet.plan import Plan
 from fleet.release import Release
 from fleet.snapshot import Snapshot
+from fleet.topology import Plan
 from tasks import edge
 from tasks.edge import host
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 from fleet import waiting
-from fleet.plan import Plan, Unit
+from fleet.topology import Plan, Unit
 from tasks import edge
 
 _alive: list[Unit] = []

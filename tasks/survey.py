@@ -10,8 +10,8 @@ from pyinfra.api.facts import FactBase
 
 from fleet import admission, snapshot
 from fleet.findings import error
-from fleet.plan import Plan
 from fleet.snapshot import Snapshot
+from fleet.topology import Plan
 from tasks import edge, guard
 from tasks.edge import host
 

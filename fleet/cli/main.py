@@ -10,6 +10,7 @@ import click
 
 from fleet import __version__
 from fleet.findings import Finding, FleetError, as_json, errors, exit_code
+from tasks.show import show
 
 EXIT_CLEAN, EXIT_ERRORS = 0, 1
 
@@ -37,14 +38,6 @@ class _Group(click.Group):
 @click.version_option(__version__, prog_name="fleet")
 def main() -> None:
     """From a list of bare machines to a running, checked, upgradable vLLM service."""
-
-
-def show(findings: Iterable[Finding]) -> None:
-    """Findings as lines on standard error; colour only on a terminal, the word says it too."""
-    for finding in sorted(findings, key=lambda f: f.severity != "error"):
-        colour = "red" if finding.severity == "error" else "yellow"
-        head, _, rest = finding.line().partition(": ")
-        click.echo(f"{click.style(head, fg=colour, bold=True)}: {rest}", err=True)
 
 
 @main.command()

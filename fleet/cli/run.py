@@ -73,8 +73,9 @@ def _deploy_file(verb: str) -> str:
 def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
     """The check that the deploy would make too, here before pyinfra starts."""
     from fleet.check import check_plan
-    from fleet.cli.main import EXIT_ERRORS, show
+    from fleet.cli.main import EXIT_ERRORS
     from tasks.guard import overrides, plan_of
+    from tasks.show import show
 
     findings = check_plan(plan_of(inventory, overrides(data)))
     if errors(findings):

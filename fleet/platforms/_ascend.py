@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fleet.platforms.base import Platform
+from fleet.recipe import Engine
+
 ALWAYS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 
 MOUNTS = (
@@ -49,3 +52,25 @@ def ray_env(indices: Sequence[int]) -> dict[str, str]:
         "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
         "ASCEND_RT_VISIBLE_DEVICES": ",".join(str(i) for i in indices),
     }
+
+
+def family(name: str, devices_per_host: int, tag_suffix: str) -> Platform:
+    """A machine family of Atlas hosts; its image's tag ends with ``tag_suffix``."""
+
+    def image(engine: Engine) -> str | None:
+        return engine.image or f"quay.io/ascend/vllm-ascend:v{engine.vllm_ascend}{tag_suffix}"
+
+    return Platform(
+        name=name,
+        devices_per_host=devices_per_host,
+        runtime="docker",
+        network_env=network_env,
+        devices=devices,
+        image=image,
+        mounts=MOUNTS,
+        cluster_mounts=CLUSTER_MOUNTS,
+        setup_files=SETUP_FILES,
+        container_setup_files=CONTAINER_SETUP_FILES,
+        ray_env=ray_env,
+        limits=LIMITS,
+    )

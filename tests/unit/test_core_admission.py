@@ -8,8 +8,8 @@ import pytest
 
 from fleet import ROOT
 from fleet.admission import interface_of, judge, question
-from fleet.plan import Plan
 from fleet.snapshot import Question, Snapshot
+from fleet.topology import Plan
 from tasks.guard import plan_of
 
 LAB = Snapshot(

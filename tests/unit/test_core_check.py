@@ -18,8 +18,9 @@ from fleet import check as checks
 from fleet.check import check_plan
 from fleet.cli.main import main
 from fleet.findings import FleetError, as_json, error, exit_code, warning
-from fleet.plan import Plan, plan
+from fleet.plan import plan
 from fleet.recipe import Recipe
+from fleet.topology import Plan
 from tasks import guard
 from tasks.guard import plan_of
 

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fleet import inventory, yamlfile
 from fleet.findings import FleetError
-from fleet.plan import Plan, Unit, plan
+from fleet.plan import plan
 from fleet.recipe import Recipe
 from fleet.render import as_data
+from fleet.topology import Plan, Unit
 
 SERVE = """
 title: t

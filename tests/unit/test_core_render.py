@@ -20,7 +20,8 @@ from click.testing import CliRunner
 
 from fleet import ROOT, inventory, recipe, release, render
 from fleet.cli.main import main
-from fleet.plan import Plan, Unit, plan
+from fleet.plan import plan
+from fleet.topology import Plan, Unit
 from tasks.guard import plan_of
 
 H100_SCRIPT = r"""#!/bin/bash

@@ -9,8 +9,9 @@ import pytest
 from packaging.version import Version
 
 from fleet import engine, inventory, yamlfile
-from fleet.plan import Plan, Unit, plan
+from fleet.plan import plan
 from fleet.recipe import Recipe
+from fleet.topology import Plan, Unit
 
 YARN = """
 title: t

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fleet import ROOT, waiting
-from fleet.plan import Plan, Unit, plan
+from fleet.plan import plan
+from fleet.topology import Plan, Unit
 from fleet.waiting import UnitState, read_answer, read_states
 from tasks.guard import plan_of
 

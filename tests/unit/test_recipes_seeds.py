@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fleet import ROOT
-from fleet.plan import Plan, Unit
+from fleet.topology import Plan, Unit
 from tasks.guard import plan_of
 
 SEEDS = Path(__file__).parent / "data" / "seeds"
