@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from lab.fleet import Lab
+from lab.venvs import base_prefix
 from tests.fleet.conftest import NAME, Fleet, access
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
@@ -136,15 +137,11 @@ def docker_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 def test_the_real_engine_in_a_container(docker_lab: Lab, fleet: Fleet, tmp_path: Path) -> None:
     data = {key: value for key, value in fleet.data.items() if key not in access(fleet.lab)}
-    prefix = Path(
-        subprocess.run(
-            ["python3", "-c", "import sys; print(sys.base_prefix)"], capture_output=True, text=True
-        ).stdout.strip()
-    )
+    interpreter = base_prefix()  # what the engine's environment links to, where it is not the host's own
     data |= {
         "runtime": "docker",
         "image": "lab/base:1",
-        "mounts": ["/opt/vllm:/opt/vllm:ro"] + ([] if str(prefix) == "/usr" else [f"{prefix}:{prefix}:ro"]),
+        "mounts": ["/opt/vllm:/opt/vllm:ro", *([f"{interpreter}:{interpreter}:ro"] if interpreter else [])],
         "env": {"PATH": "/opt/vllm/0.32.0/bin:$PATH"},
     }
     boxed = Fleet(docker_lab, tmp_path, {"serve": ["dockertest-0"], "proxy": ["dockertest-0"]}, data, name="boxed")
