@@ -129,6 +129,8 @@ def recipe(folder: Path, name: str = "recipe", **changes: object) -> str:
     for key, value in changes.items():
         if key in ("args", "env"):
             serve[key] |= value
+        elif key == "data_parallel_size":
+            serve[key] = value
         else:
             data[key] = value
     path = folder / f"{name}.yaml"

@@ -451,6 +451,36 @@ def typed(command: list[str], question: str, key: str) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(status), text
 
 
+def test_an_instance_over_two_hosts_starts_restarts_and_waits_as_one(two: Fleet) -> None:
+    recipe(two.folder, data_parallel_size=2)
+    first = two.pyinfra("-y")
+    assert first.code == 0, first.text
+    assert serves(two)
+    heads = [two.ssh(h, "systemctl show -p MainPID --value vllm-serve-0") for h in (A, B)]
+    script = two.ssh(B, "cat /etc/vllm-fleet/current/run/vllm-serve-0.sh")
+    assert "--headless" in script and "--data-parallel-start-rank 1" in script
+    assert "export GLOO_SOCKET_IFNAME=host0" in script  # found on the host by its address
+    assert "--data-parallel-address 10.231.80.10" in script
+    assert two.pyinfra("-y").text.count("No changes") > 10
+    assert heads == [two.ssh(h, "systemctl show -p MainPID --value vllm-serve-0") for h in (A, B)]
+
+    recipe(two.folder, data_parallel_size=2, args={"max-num-seqs": 6})
+    assert two.pyinfra("-y").code == 0
+    assert not set(heads) & {two.ssh(h, "systemctl show -p MainPID --value vllm-serve-0") for h in (A, B)}
+
+    two.ssh(A, "systemctl stop vllm-serve-0")
+    two.lab.power_off(B)
+    try:
+        done = two.pyinfra("-y")
+        assert done.code == 1
+        done.line(B, "[HOST-DOWN]")
+        assert two.lab.ssh(A, "systemctl is-active vllm-serve-0").stdout.strip() == "inactive"
+    finally:
+        two.lab.boot(B)
+    assert two.pyinfra("-y").code == 0
+    assert serves(two)
+
+
 def test_a_limit_that_matches_nothing(two: Fleet) -> None:
     done = two.pyinfra("-y", "--limit", "nobody")
     assert done.code == 2
