@@ -433,6 +433,7 @@ def typed(command: list[str], question: str, key: str) -> tuple[int, str]:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(REPOSITORY)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background hands down that it is ignored
         os.execve(command[0], command, {**os.environ, "PYTHONPATH": str(REPOSITORY)})
     text, answered, end = "", False, time.monotonic() + 60
     while time.monotonic() < end:
