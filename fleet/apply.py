@@ -13,7 +13,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fleet.release import ROOT, Release, archive
+from fleet.release import Release, archive
+from fleet.topology import ROOT
 
 SYSTEMD = "/etc/systemd/system"
 MARK = "@@"

@@ -20,7 +20,7 @@ RAY_PORT = 6379
 STOP_MARGIN_SECONDS = 60
 
 
-def engine_units(recipe: Recipe, instance: Instance, instances: tuple[Instance, ...]) -> tuple[Unit, ...]:
+def engine_units(recipe: Recipe, instance: Instance) -> tuple[Unit, ...]:
     """All units of one instance, in the order of its hosts."""
     units: list[Unit] = []
     ray = instance.spec.executor == "ray" and len(instance.members) > 1
@@ -28,7 +28,7 @@ def engine_units(recipe: Recipe, instance: Instance, instances: tuple[Instance, 
         if ray:
             units.append(_ray_unit(recipe, instance, member, position == 0))
         if not ray or position == 0:
-            units.append(_engine_unit(recipe, instance, instances, member, position == 0, ray))
+            units.append(_engine_unit(recipe, instance, member, position == 0, ray))
     return tuple(units)
 
 
@@ -55,9 +55,7 @@ def as_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _engine_unit(
-    recipe: Recipe, instance: Instance, instances: tuple[Instance, ...], member: Member, head: bool, ray: bool
-) -> Unit:
+def _engine_unit(recipe: Recipe, instance: Instance, member: Member, head: bool, ray: bool) -> Unit:
     spec = instance.spec
     argv = ["vllm", "serve", recipe.model.name]
     argv += _listen(spec, member.node)
@@ -69,46 +67,48 @@ def _engine_unit(
         argv += ["--served-model-name", recipe.model.served_name]
     if recipe.drain_seconds and engine.exists("shutdown-timeout", recipe.engine.version):
         argv += ["--shutdown-timeout", str(recipe.drain_seconds)]
-    argv += _kv_transfer(recipe, instance, instances)
+    argv += _kv_transfer(recipe, instance)
     base = _base_unit(recipe, instance, member)
     ports = {"api": instance.api_port}
     if len(instance.members) > 1 and not ray:
-        ports = ({"api": instance.api_port} if head else {}) | ({"rpc": instance.rpc_port} if head else {})
+        ports = {"api": instance.api_port, "rpc": instance.rpc_port} if head else {}
     elif _is_distributed(recipe, instance) and spec.data_parallel_size > 1:
         ports["rpc"] = instance.rpc_port
     if instance.kv_port is not None:
         ports["kv"] = instance.kv_port
-    needs = (f"vllm-ray-{instance.name}",) if ray else ()
-    inside = f"vllm-ray-{instance.name}" if ray and base["runtime"] == "docker" else None
+    ray_unit = _ray_name(instance) if ray else None
     return Unit(
         name=f"vllm-{instance.name}",
         role=instance.role,
         kind="engine",
         argv=tuple(argv),
         ports=ports,
-        needs=needs,
-        inside=inside,
+        needs=(ray_unit,) if ray_unit else (),
+        inside=ray_unit if base["runtime"] == "docker" else None,
         **base,
     )
 
 
 def _ray_unit(recipe: Recipe, instance: Instance, member: Member, head: bool) -> Unit:
-    argv = ["ray", "start"]
-    argv += ["--head", f"--port={RAY_PORT}"] if head else [f"--address={instance.head.at(RAY_PORT)}"]
-    argv += (
-        [f"--node-ip-address={member.node.address}", "--include-dashboard=false"]
-        if head
-        else [f"--node-ip-address={member.node.address}"]
-    )
-    argv += ["--disable-usage-stats", "--block"] if head else ["--block"]
+    own_address = f"--node-ip-address={member.node.address}"
+    if head:
+        argv = ["ray", "start", "--head", f"--port={RAY_PORT}", own_address]
+        argv += ["--include-dashboard=false", "--disable-usage-stats"]
+    else:
+        argv = ["ray", "start", f"--address={instance.head.at(RAY_PORT)}", own_address]
+    argv.append("--block")
     return Unit(
-        name=f"vllm-ray-{instance.name}",
+        name=_ray_name(instance),
         role="ray-head" if head else "ray-worker",
         kind="ray",
         argv=tuple(argv),
         ports={"ray": RAY_PORT} if head else {},
         **_base_unit(recipe, instance, member),
     )
+
+
+def _ray_name(instance: Instance) -> str:
+    return f"vllm-ray-{instance.name}"
 
 
 def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _text(value: bool | int | float | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _kv_transfer(recipe: Recipe, instance: Instance, instances: tuple[Instance, ...]) -> list[str]:
+def _kv_transfer(recipe: Recipe, instance: Instance) -> list[str]:
     transfer = recipe.kv_transfer
     if transfer is None:
         return []

@@ -18,7 +18,6 @@ from fleet.findings import Finding, FleetError, error
 from fleet.recipe import PlatformName, Port, check_env, check_image, check_listener, check_version
 
 ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
-ENGINE_ROLES = ("serve", "prefill", "decode", "ray-head", "ray-worker")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _INTERFACE = re.compile(r"[A-Za-z0-9._:-]{1,15}\Z")
 

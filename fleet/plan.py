@@ -25,7 +25,7 @@ def plan(fleet: Fleet, recipe: Recipe) -> Plan:
     """Lay the recipe's roles over the fleet's hosts; a FleetError carries every reason why it does not fit."""
     recipe = _with_engine_version(fleet, recipe)
     instances = _instances(fleet, recipe)
-    units = tuple(u for i in instances for u in engine_units(recipe, i, instances))
+    units = tuple(u for i in instances for u in engine_units(recipe, i))
     units += proxy_units(fleet, recipe, instances)
     _refuse_shared_ports(fleet, units, instances)
     return Plan(fleet, recipe, instances, units, _start_order(units))
@@ -108,8 +108,7 @@ def _role_mismatch(fleet: Fleet, recipe: Recipe) -> list[Finding]:
             what = f"recipe {fleet.recipe} has nothing for the role {group} to do"
             mend = "use the roles of the recipe: " + ", ".join(sorted(recipe.roles))
             findings.append(error("PLAN-ROLE", f"{fleet.source} {group}", what, mend))
-    engines = [n for n in fleet.nodes if set(n.roles) - {"proxy"}]
-    for node in engines:
+    for node in fleet.nodes:
         both = [r for r in node.roles if r != "proxy"]
         if len(both) > 1:
             what = f"{node.name} has the roles {' and '.join(both)}, which would share its devices"

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet import render
-from fleet.topology import Plan, Unit
-
-ROOT = "/etc/vllm-fleet"
+from fleet.topology import ROOT, Plan, Unit
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fleet import FILES
-from fleet.topology import Plan, Unit, open_interface
+from fleet.topology import CURRENT, Plan, Unit, open_interface
 
-BASE = "/etc/vllm-fleet/current"
 # Variables that a value may refer to; every other $ is meant literally.
 _EXPANDED = "LD_LIBRARY_PATH|PATH|PYTHONPATH|ifname"
 _REFERENCE = re.compile(rf"\$\{{({_EXPANDED})\}}|\$({_EXPANDED})(?![A-Za-z0-9_])")
@@ -37,7 +36,7 @@ def typed(unit: Unit, address: str) -> str:
 def wrapper_of(unit: Unit) -> str:
     """What puts the script into its container."""
     template = "units/exec.sh.j2" if unit.inside else "units/docker.sh.j2"
-    text: str = _template(template).render(unit=unit, base=BASE)
+    text: str = _template(template).render(unit=unit, base=CURRENT)
     return text
 
 
@@ -54,20 +53,19 @@ def unit_files(plan: Plan, unit: Unit) -> dict[str, tuple[int, str]]:
     docker = unit.runtime == "docker"
     run = f"run/{unit.name}.sh"
     files = {run: (0o755, script(unit))}
-    start = f"{BASE}/{run}"
+    start = f"{CURRENT}/{run}"
     if docker:
         wrapper = f"run/{unit.name}.docker.sh"
         files[wrapper] = (0o755, wrapper_of(unit))
-        start = f"{BASE}/{wrapper}"
+        start = f"{CURRENT}/{wrapper}"
     if unit.config:
         text = config_of(plan, unit)
         files[unit.config.removesuffix(".j2")] = (0o644, text)
     service = _template("units/unit.service.j2").render(
         unit=unit,
         docker=docker,
-        base=BASE,
+        base=CURRENT,
         start=start,
-        needs=[f"{n}.service" for n in unit.needs],
         description=describe(plan, unit),
     )
     files[f"units/{unit.name}.service"] = (0o644, service)

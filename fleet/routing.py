@@ -6,14 +6,16 @@ load-balancing proxy, run from the engine's image, for MooncakeConnectorV1.
 
 from __future__ import annotations
 
+from typing import Any
+
 from fleet.command import image_of
 from fleet.inventory import Fleet, Node
 from fleet.recipe import Recipe
-from fleet.topology import Instance, Unit
+from fleet.topology import CURRENT, Instance, Unit
 
 ASCEND_PROXY_DIR = "/vllm-workspace/vllm-ascend/examples/disaggregated_prefill_v1"
 ASCEND_PROXY = "load_balance_proxy_server_example.py"
-HAPROXY_CONFIG = "/etc/vllm-fleet/current/proxy/haproxy.cfg"
+HAPROXY_CONFIG = f"{CURRENT}/proxy/haproxy.cfg"
 ROUTER_METRICS_PORT = 29000
 # The router's own interval is 60 s: a dead worker would stay in rotation as long.
 ROUTER_HEALTH = (
@@ -37,16 +39,12 @@ def _proxy_unit(recipe: Recipe, node: Node, instances: tuple[Instance, ...]) -> 
 
 
 def _front_door(node: Node, port: int) -> Unit:
-    return Unit(
-        name="vllm-front-door",
-        host=node.name,
-        role="proxy",
-        instance="front-door",
-        kind="proxy",
+    return _entry(
+        node,
+        "front-door",
         runtime="native",
         argv=("haproxy", "-Ws", "-f", HAPROXY_CONFIG),
         ports={"api": port},
-        stop_seconds=120,
         config="proxy/haproxy.cfg.j2",
     )
 
@@ -59,17 +57,13 @@ def _vllm_router(node: Node, port: int, instances: tuple[Instance, ...]) -> Unit
                 argv += [f"--{role}", instance.url]
     argv += ["--policy", "round_robin", *ROUTER_HEALTH, "--prometheus-host", "127.0.0.1"]
     argv += ["--prometheus-port", str(ROUTER_METRICS_PORT)]
-    return Unit(
-        name="vllm-router",
-        host=node.name,
-        role="proxy",
-        instance="router",
-        kind="proxy",
+    return _entry(
+        node,
+        "router",
         runtime="native",
         argv=tuple(argv),
         ports={"api": port, "metrics": ROUTER_METRICS_PORT},
         venv=node.settings.router_venv,
-        stop_seconds=120,
     )
 
 
@@ -79,16 +73,17 @@ def _ascend_proxy(recipe: Recipe, node: Node, port: int, instances: tuple[Instan
         chosen = [i for i in instances if i.role == role]
         argv += [f"--{word}-hosts", *(i.head.address for i in chosen)]
         argv += [f"--{word}-ports", *(str(i.api_port) for i in chosen)]
-    return Unit(
-        name="vllm-proxy",
-        host=node.name,
-        role="proxy",
-        instance="proxy",
-        kind="proxy",
+    return _entry(
+        node,
+        "proxy",
         runtime="docker",
         argv=tuple(argv),
         image=image_of(recipe, node),
         ports={"api": port},
         workdir=ASCEND_PROXY_DIR,
-        stop_seconds=120,
     )
+
+
+def _entry(node: Node, name: str, **own: Any) -> Unit:
+    """A unit that clients talk to; two minutes for what runs through it to end."""
+    return Unit(name=f"vllm-{name}", host=node.name, role="proxy", instance=name, kind="proxy", stop_seconds=120, **own)

@@ -10,6 +10,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fleet.topology import CURRENT
+
 MARK = "@@"
 
 
@@ -49,7 +51,7 @@ def command(question: Question) -> str:
         f"echo '{MARK} uid'; id -u",
         f"echo '{MARK} address'; ip -o addr show scope global",
         f"echo '{MARK} link'; ip -o link show up",
-        f"echo '{MARK} release'; readlink /etc/vllm-fleet/current",
+        f"echo '{MARK} release'; readlink {CURRENT}",
         f"echo '{MARK} systemd'; test -d /run/systemd/system && echo yes",
         f"echo '{MARK} tools'; for t in {quoted['tools']}; do command -v $t >/dev/null && echo $t; done",
         f"echo '{MARK} paths'; for p in {quoted['paths']}; do test -e \"$p\" && echo \"$p\"; done",

@@ -10,6 +10,10 @@ from fleet.inventory import Fleet, Node
 from fleet.platforms import PLATFORMS, Platform
 from fleet.recipe import Recipe, Role, RoleName
 
+# Where releases lie on a host, and the link to the one that runs.
+ROOT = "/etc/vllm-fleet"
+CURRENT = f"{ROOT}/current"
+
 Kind = Literal["engine", "proxy", "ray"]
 
 

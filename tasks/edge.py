@@ -281,18 +281,13 @@ def lost_hosts() -> frozenset[str]:
     return frozenset(h.name for h in wanted if h not in state.active_hosts)
 
 
-def hosts_outside_limit() -> frozenset[str]:
-    state = _state()
-    return frozenset(h.name for h in _inventory() if not state.is_host_in_limit(h))
-
-
 def run_here(command: Any, *, stdin: str | None = None, live: bool = False) -> tuple[bool, list[str], list[str]]:
     """Run a command on the current host with the operation's rights: (succeeded, output lines, error lines).
 
     ``live`` prints the lines as they come, for long waits.
     """
     state, host = _state(), current_host()
-    arguments = dict(_connector_arguments())
+    arguments = _connector_arguments()
     if stdin is not None:
         arguments["_stdin"] = stdin
     show = live or state.print_output
@@ -305,10 +300,7 @@ def run_here(command: Any, *, stdin: str | None = None, live: bool = False) -> t
 
 def _connector_arguments() -> dict[str, Any]:
     """The current operation's arguments that its connector takes: sudo and its like."""
-    from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS, pop_global_arguments
+    from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 
-    host = _host()
-    given = host.current_op_global_arguments
-    if given is None:
-        given, _ = pop_global_arguments(_state(), current_host(), {})
+    given = _host().current_op_global_arguments
     return {key: given[key] for key in CONNECTOR_ARGUMENT_KEYS if key in given}

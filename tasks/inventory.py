@@ -25,9 +25,9 @@ def fleet_of(path: str, overrides: dict[str, Any] | None = None) -> Fleet:
     groups = {name: [host.name for host in hosts] for name, hosts in inventory.groups.items()}
     for name, hosts in written.items():
         if name in groups:
-            listed = _listed(hosts)
+            position = {host: i for i, host in enumerate(_listed(hosts))}
             # pyinfra orders a group by the first mention of its hosts in the whole file; people order lists.
-            groups[name].sort(key=lambda host: listed.index(host) if host in listed else len(listed))
+            groups[name].sort(key=lambda host: position.get(host, len(position)))
     data = {host.name: dict(host.data.dict()) for host in inventory}
     _refuse_unknown_pyinfra_keys(path, data)
     return build(path, groups, data)
@@ -40,19 +40,21 @@ def _refuse_unknown_pyinfra_keys(source: str, data: dict[str, dict[str, Any]]) -
 
     ssh = list(ConnectorData.__annotations__)
     arguments = [name for name, _ in all_global_arguments()]
-    findings = {}
-    for host, keys in data.items():
-        for key in keys:
+    last_with = {key: host for host, keys in data.items() for key in keys}
+    findings = []
+    for key, host in last_with.items():
+        if key.startswith("ssh_") and key not in ssh:
+            mend = yamlfile.nearest(key, ssh)
+        elif key.startswith("_") and key not in arguments:
             near = difflib.get_close_matches(key, arguments, 1, 0.75)
-            if key.startswith("ssh_") and key not in ssh:
-                mend = yamlfile.nearest(key, ssh)
-            elif key.startswith("_") and key not in arguments and near:
-                mend = f"write {near[0]}"
-            else:
+            if not near:
                 continue
-            findings[key] = error("INV-KEY", f"{source} {host}", f"unknown key {key}", mend)
+            mend = f"write {near[0]}"
+        else:
+            continue
+        findings.append(error("INV-KEY", f"{source} {host}", f"unknown key {key}", mend))
     if findings:
-        raise FleetError(*findings.values())
+        raise FleetError(*findings)
 
 
 def _refuse_unreadable(path: Path) -> None:

@@ -24,7 +24,7 @@ from tasks.edge import host
 
 
 class InstalledRelease(FactBase[dict[str, Any]]):
-    """``{"id": …, "files": {path: sha256}, "units": {…}}`` of the release that ``current`` points to."""
+    """``apply.read``'s answer about the release that ``current`` points to."""
 
     @staticmethod
     def default() -> dict[str, Any]:
@@ -72,9 +72,8 @@ def install(wanted: Release | None) -> edge.Commands:
     if not edge.executing():
         yield edge.changed()
         return
-    script = apply.script(wanted)
     text = base64.b64encode(release.archive(wanted)).decode()
-    done, output, errors = edge.run_here(StringCommand(script), stdin="\n".join(_folded(text)))
+    done, output, errors = edge.run_here(StringCommand(apply.script(wanted)), stdin="\n".join(_folded(text)))
     if done:
         yield edge.changed()
         return

@@ -17,7 +17,6 @@ import click
 from fleet import yamlfile
 from fleet.findings import FleetError, error, errors
 
-EXIT_INTERRUPTED = 130
 _PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
 
 
@@ -86,6 +85,7 @@ def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
 
 
 def _confirm(json_output: bool) -> None:
+    from tasks.edge import EXIT_INTERRUPTED
     from tasks.guard import is_attended
 
     if json_output or not is_attended():
@@ -101,9 +101,11 @@ def _confirm(json_output: bool) -> None:
 
 def _pyinfra(arguments: list[str], json_output: bool) -> int:
     """Run pyinfra in a process of its own; its green exits that should not be are made red."""
+    from tasks.edge import FINDINGS_FILE
+
     before = signal.signal(signal.SIGINT, _leave_to_child)
     with tempfile.NamedTemporaryFile("r") as findings:
-        environment = {**os.environ, "VLLM_FLEET_FINDINGS": findings.name}
+        environment = {**os.environ, FINDINGS_FILE: findings.name}
         try:
             stdout = subprocess.PIPE if json_output else None
             child = subprocess.Popen([*_PYINFRA, *arguments], stdout=stdout, text=True, env=environment)
