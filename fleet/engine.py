@@ -25,8 +25,8 @@ ADDED = {
 REMOVED = {
     "rope-scaling": Version("0.11.1"),  # vllm PR 28006
     "rope-theta": Version("0.11.1"),
-    "disable-log-requests": Version("0.12.0"),
-    "swap-space": Version("0.20.0"),
+    "disable-log-requests": Version("0.17.0"),
+    "swap-space": Version("0.18.0"),
 }
 # From here on --hf-overrides takes transformers' key rope_parameters; before, rope_scaling.
 ROPE_PARAMETERS = Version("0.12.0")

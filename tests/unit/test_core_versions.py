@@ -166,8 +166,8 @@ def test_the_engine_is_told_how_long_loading_may_take_from_0_14_on(version: str,
         ("kv-cache-memory-bytes", "0.10.1", "0.10.2"),
         ("nnodes", "0.11.0", "0.11.1"),
         ("rope-scaling", "0.11.1", "0.11.0"),
-        ("disable-log-requests", "0.12.0", "0.11.2"),
-        ("swap-space", "0.20.0", "0.19.1"),
+        ("disable-log-requests", "0.17.0", "0.16.0"),
+        ("swap-space", "0.18.0", "0.17.1"),
     ],
 )
 def test_arguments_come_and_go(argument: str, without: str, with_it: str) -> None:

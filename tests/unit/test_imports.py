@@ -13,6 +13,8 @@ CODE = [
     *(str(p.relative_to(ROOT)) for d in ("fleet", "tasks", "deploy", "lab") for p in (ROOT / d).rglob("*.py")),
 ]
 CORE = [name for name in CODE if name.startswith("fleet/") and not name.startswith("fleet/cli/")]
+# Copied into the lab's image, where they have another name.
+MOVED = ("fleet/flags/", "lab/standin/vllm_standin/")
 INVENTORIES = [str(p.relative_to(ROOT)) for p in (ROOT / "inventories").rglob("*.py")]
 
 
@@ -83,6 +85,8 @@ def imported(name: str) -> set[str]:
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute here"
-            modules += [f"{node.module}.{alias.name}" for alias in node.names]
+            assert node.level == 0 or (node.level == 1 and name.startswith(MOVED)), "imports are absolute here"
+            package = name.rpartition("/")[0].replace("/", ".") if node.level else ""
+            base = ".".join(part for part in (package, node.module) if part)
+            modules += [f"{base}.{alias.name}" for alias in node.names]
     return {".".join(parts[: n + 1]) for m in modules for parts in [m.split(".")] for n in range(len(parts))}
