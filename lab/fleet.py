@@ -255,6 +255,7 @@ class Lab:
         cpu = state.cpus[index % len(state.cpus)] if state.cpus else None
         mounts = default_mounts() | state.mounts
         command = host.nspawn_command(files, address, self.plan.bridge, mounts, state.docker, cpu)
+        await_unplugged(entry.name)
         pid = host.boot(files, address, command)
         started = state.with_host(replace(entry, phase="booting", pid=pid, since=time.time()))
         save(self.state_file, started)
@@ -302,6 +303,16 @@ class Lab:
             access.remove_access(directory)
         self.state_file.unlink(missing_ok=True)
         access.remove_access(self.directory)
+
+
+def await_unplugged(name: str, timeout: float = 5.0) -> None:
+    """Wait until the cable of a host that was just killed is gone: the kernel takes it away a moment after the last
+    process, and until then nspawn ends with "Failed to add new veth interfaces: File exists".
+    """
+    cable = Path("/sys/class/net") / f"vb-{name}"[:15]
+    deadline = time.monotonic() + timeout
+    while cable.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def default_mounts() -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from lab.errors import LabError
@@ -80,6 +81,14 @@ def install(venv: Path, requirements: list[str], options: list[str]) -> None:
     run([*command, *options, *requirements], doing=f"installing {requirements[0]}", timeout=INSTALL_TIMEOUT_S)
 
 
+def drop_unfinished(venv: Path, requirements: Iterable[str]) -> None:
+    """Forget that packages (name==version) are installed, so that an install that was killed midway is done again."""
+    for requirement in requirements:
+        name = requirement.partition("==")[0].replace("-", "_")
+        for folder in site_packages(venv).glob(f"{name}-*.dist-info"):
+            shutil.rmtree(folder)
+
+
 def index_urls(option: str) -> list[str]:
     """A package index other than the default one that the environment gives to pip; uv does not read pip's settings."""
     return os.environ.get(f"PIP_{option.upper().replace('-', '_')}", "").split()
@@ -112,7 +121,7 @@ def require_interpreter(rootfs: Path) -> None:
 def write_dist_info(venv: Path, name: str, version: str, extra: dict[str, str] | None = None) -> None:
     """Write the metadata of a distribution by hand, so that importlib.metadata (and `uv pip list`) knows it."""
     folder = site_packages(venv) / f"{name.replace('-', '_')}-{version}.dist-info"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     files = {
         "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         "INSTALLER": "vllm-fleet-lab\n",

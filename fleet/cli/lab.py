@@ -8,12 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from lab.fleet import HostStatus, Lab
+    from lab.scenario import Scenario
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_ENGINE = "0.32.0"
@@ -71,20 +73,65 @@ def lab() -> None:
 )  # fmt: skip
 @click.option("--no-engine", is_flag=True, help="Boot hosts only: no engine, router or model.")
 @click.option("--subnet", help="The bridge's network.  [default: 10.231.77.0/24]")
+@click.option(
+    "--as", "family", type=click.Choice(["ascend-a2", "ascend-a3", "nvidia"]),
+    help="Let the hosts pose as machines of this family, with a stand-in for its images. Needs --docker.",
+)  # fmt: skip
+@click.option(
+    "--scenario", "scenario_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="What is wrong with that hardware, as JSON (docs/lab.md). Needs --as.",
+)  # fmt: skip
 @name_option
 @one_line_errors
-def up(count: int, docker: bool, engines: Sequence[str], no_engine: bool, subnet: str | None, name: str) -> None:
+def up(
+    count: int,
+    docker: bool,
+    engines: Sequence[str],
+    no_engine: bool,
+    subnet: str | None,
+    family: str | None,
+    scenario_file: Path | None,
+    name: str,
+) -> None:
     """Boot the lab, or what is missing of it. The first time takes some minutes, later a few seconds."""
     from lab.requirements import require
 
     begin = time.monotonic()
     require()
     wanted = make_lab(name, subnet)
-    if not no_engine:
+    scenarios = make_scenarios(wanted, count, docker, family, scenario_file)
+    if not no_engine and not family:
         install(engines)
     wanted.up(count, docker=docker)
+    if family:
+        dress(wanted, scenarios, family)
     click.echo(table(wanted.status(), time.time()))
     click.echo(f"\nlab {name} is up after {time.monotonic() - begin:.1f} s. Next:\n{next_steps(wanted)}")
+
+
+def make_scenarios(lab: Lab, count: int, docker: bool, family: str | None, file: Path | None) -> dict[str, Scenario]:
+    """The hardware of each host, checked before anything boots. Raises LabError."""
+    from lab.errors import LabError
+    from lab.scenario import for_hosts, read_changes
+
+    if family is None:
+        if file:
+            raise LabError("--scenario needs --as: it says what is wrong with the hardware of a machine family")
+        return {}
+    if not docker:
+        raise LabError(f"--as {family} needs --docker: engines run in containers there")
+    names = [address.name for address in lab.plan.hosts(count)]
+    return for_hosts(family, names, read_changes(file) if file else None)
+
+
+def dress(lab: Lab, scenarios: dict[str, Scenario], family: str) -> None:
+    """Hardware and images; both stay what they are where they are already."""
+    from lab.hardware import dress_all
+    from lab.image import load_image, recipe_images
+
+    dress_all(lab, scenarios)
+    images = load_image(lab, list(scenarios), recipe_images(family), say=say)
+    click.echo(f"{len(scenarios)} hosts pose as {family}; a stand-in image is there as {', '.join(images)}\n")
 
 
 def install(engines: Sequence[str]) -> None:

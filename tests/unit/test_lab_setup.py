@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from fleet.cli.lab import ago, lab, split_words, table
+from lab import engine, venvs
 from lab.apt import from_lines, from_stanzas
 from lab.errors import LabError
 from lab.fleet import HostStatus
 from lab.host import HostFiles, escape, nspawn_command
 from lab.plan import Address
+from lab.plugins import vllm_lab_ep, vllm_lab_ray
 from lab.progress import step
 from lab.shell import last_line, run
-from lab.venvs import find_links, has_wheel
+from lab.venvs import drop_unfinished, find_links, has_wheel
 
 ARCHIVE = "http://mirror.example/debian"
 
@@ -129,3 +134,99 @@ def test_a_user_error_is_one_line_and_exit_2(monkeypatch: pytest.MonkeyPatch, tm
     done = CliRunner().invoke(lab, ["ssh", "lab-0"])
     assert done.exit_code == 2
     assert done.stderr == "error: lab lab is not up: fleet lab up\n"
+
+
+def made_engine(cache: Path, extras: list[str]) -> Path:
+    """An engine environment as far as its mark, without an engine."""
+    venv = cache / "engines" / "vllm" / "0.32.0"
+    (venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (venv / engine.MARK).write_text(json.dumps({"version": "0.32.0", "extras": extras}))
+    return venv
+
+
+def test_an_old_environment_gets_extras_and_plugins_in_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VLLM_FLEET_CACHE", str(tmp_path))
+    venv = made_engine(tmp_path, ["nixl"])
+    installed: list[str] = []
+    monkeypatch.setattr(engine, "ensure_rootfs", lambda say: tmp_path)
+    monkeypatch.setattr(engine, "need_disk", lambda *given: None)
+    monkeypatch.setattr(engine, "check", lambda *given: None)
+    monkeypatch.setattr(venvs, "install", lambda venv, wanted, options: installed.extend(wanted))
+    assert engine.ensure_engine("0.32.0", ["ray"]) == venv
+    assert installed == list(engine.EXTRAS["ray"]), "the extra it has is not installed again"
+    assert engine.extras_of(venv) == frozenset({"nixl", "ray"})
+    engine.ensure_engine("0.32.0", ["ray"])
+    assert len(installed) == len(engine.EXTRAS["ray"])
+
+
+def test_a_changed_plugin_is_brought_up_to_date(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VLLM_FLEET_CACHE", str(tmp_path))
+    packages = made_engine(tmp_path, []) / "lib" / "python3.11" / "site-packages"
+    engine.ensure_engine("0.32.0")
+    (packages / "vllm_lab_ep.py").write_text("old")
+    engine.ensure_engine("0.32.0")
+    assert (packages / "vllm_lab_ep.py").read_bytes() == (engine.PLUGINS / "vllm_lab_ep.py").read_bytes()
+    found = {p.value for d in metadata.distributions(path=[str(packages)]) for p in d.entry_points}
+    assert found == {f"{name}:register" for name in engine.ENTRY_POINTS} | {"vllm_lab_ray:platform"}
+
+
+def test_every_plugin_has_its_entry_points() -> None:
+    assert {path.stem for path in engine.PLUGINS.glob("vllm_lab_*.py")} == set(engine.ENTRY_POINTS)
+
+
+def test_an_install_that_was_cut_is_forgotten(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    for name in ("ray-2.56.1.dist-info", "ray_x-1.dist-info"):
+        (packages / name).mkdir(parents=True)
+    drop_unfinished(tmp_path, ["ray==2.56.1"])
+    assert [path.name for path in packages.iterdir()] == ["ray_x-1.dist-info"]
+
+
+def test_shared_memory_is_named_by_host() -> None:
+    def named() -> Any:
+        return type("Shared", (), {"make_group_name": staticmethod(lambda group: f"29500-{group}")})
+
+    one, other = named(), named()
+    for _ in range(2):
+        vllm_lab_ray.name_by_host(one, "lab-0")
+    vllm_lab_ray.name_by_host(other, "lab-1")
+    assert one.make_group_name("tp") == "29500-tp-lab-0"
+    assert one.make_group_name("tp") != other.make_group_name("tp")
+
+
+class Numbers(list[float]):
+    """As much of a tensor as the expert map needs."""
+
+    dtype = None
+
+    def long(self) -> Numbers:
+        return self
+
+    def to(self, dtype: object) -> Numbers:
+        return self
+
+    def contiguous(self) -> Numbers:
+        return self
+
+    def __getitem__(self, index: object) -> Numbers:  # type: ignore[override]
+        return Numbers(list.__getitem__(self, int(i)) for i in index)  # type: ignore[attr-defined]
+
+    def __lt__(self, limit: float) -> Numbers:  # type: ignore[override]
+        return Numbers(value < limit for value in self)
+
+    def masked_fill(self, mask: Numbers, value: float) -> Numbers:
+        return Numbers(value if hidden else own for own, hidden in zip(self, mask, strict=True))
+
+
+def test_experts_of_other_ranks_get_no_weight() -> None:
+    class Experts:
+        def apply(
+            self, topk_weights: Numbers, topk_ids: Numbers, expert_map: Numbers | None
+        ) -> tuple[Numbers, Numbers]:
+            return topk_weights, topk_ids
+
+    for _ in range(2):
+        vllm_lab_ep.respect_expert_map(Experts)
+    weights, ids = Numbers([0.75, 0.25]), Numbers([3, 0])
+    assert Experts().apply(weights, ids, expert_map=Numbers([-1, -1, 0, 1])) == ([0.75, 0.0], [1, 0])
+    assert Experts().apply(weights, topk_ids=ids, expert_map=None) == (weights, ids)
