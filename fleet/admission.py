@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from fleet.findings import Finding, error
+from fleet import sharing
+from fleet.findings import Finding, error, warning
 from fleet.inventory import Node
 from fleet.snapshot import Question, Snapshot
 from fleet.topology import Plan, Unit
@@ -17,6 +19,7 @@ def question(plan: Plan, node: Node) -> Question:
     """What to ask this host for."""
     units = plan.units_of(node.name)
     tools = {"curl", "tar", "base64", "flock", "ip", "ss"} | {u.argv[0] for u in units if u.config}
+    tools |= {"python3" for u in units if u.group or u.config}  # what keeps a group together; the front door's handle
     paths: set[str] = set()
     for unit in units:
         if unit.runtime == "docker":
@@ -27,7 +30,7 @@ def question(plan: Plan, node: Node) -> Question:
         paths.add(_weights(plan, node))
     images = {u.image for u in units if u.image}
     venvs = {u.venv for u in units if u.venv and u.kind == "engine"}
-    return Question(tuple(sorted(tools)), tuple(sorted(paths)), tuple(sorted(images)), tuple(sorted(venvs)))
+    return Question(tuple(sorted(tools)), tuple(sorted(paths)), tuple(sorted(images)), tuple(sorted(venvs)), plan.home)
 
 
 def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
@@ -53,7 +56,15 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
         mend = "copy them there, mount the share, or mend weights_dir"
         findings.append(error("WEIGHTS-MISSING", name, what, mend))
     findings += _runtime(plan, node, snapshot)
-    findings += _ports(units, node, snapshot)
+    mine = sharing.claims(plan, node)
+    others = [other for other in snapshot.others if other is not None]
+    if len(others) < len(snapshot.others):
+        what = "the manifest of another service on this host cannot be read, so what it takes is not known"
+        findings.append(warning("HOST-MANIFEST", name, what, "run the deploy of that service again"))
+    for other in others:
+        findings += sharing.meetings(name, mine, other)
+    taken = {port for other in others for port in other.ports}
+    findings += [] if taken & set(mine.ports) else _ports(units, node, snapshot)
     short = [(m, free) for m, free in snapshot.disk_free.items() if free < NEEDED_BYTES]
     for mount, free in short:
         what = f"{mount} has {free // 1000} kB left, {NEEDED_BYTES // 1_000_000} MB are needed"
@@ -67,7 +78,7 @@ def interface_of(node: Node, snapshot: Snapshot) -> str | None:
 
 
 def _serves(units: tuple[Unit, ...]) -> bool:
-    return any(u.kind != "proxy" for u in units)
+    return any(u.serves_model for u in units)
 
 
 def _weights(plan: Plan, node: Node) -> str:
@@ -92,6 +103,7 @@ def _ports(units: tuple[Unit, ...], node: Node, snapshot: Snapshot) -> list[Find
     for unit in units:
         for purpose, port in unit.ports.items():
             group = snapshot.listeners.get(port)
+            # a unit of another service is told by its manifest
             ours = group is not None and ("/vllm-" in group or (unit.runtime == "docker" and "docker" in group))
             if group is not None and not ours:
                 holder = group.rpartition("/")[2] or "a process outside any service"
@@ -115,7 +127,7 @@ def _runtime(plan: Plan, node: Node, snapshot: Snapshot) -> list[Finding]:
             continue
         program = f"{unit.venv}/bin/{unit.argv[0]}"
         if program not in snapshot.paths:
-            key = "router_venv" if unit.kind == "proxy" else "venv"
+            key = "venv" if unit.serves_model else "router_venv"
             what = f"there is no {program}"
             mend = f"install {unit.argv[0]} there, or mend {key} in the inventory"
             findings.append(error("HOST-ENGINE", node.name, what, mend))
@@ -132,3 +144,35 @@ def _engine_version(plan: Plan, node: Node, snapshot: Snapshot, venv: str) -> li
     what = f"{venv} holds vLLM {', '.join(sorted(versions))}, the plan is for {wanted}"
     mend = "install that version, or set engine_version in the inventory"
     return [error("HOST-ENGINE", node.name, what, mend, "arguments differ between versions")]
+
+
+def differences(plan: Plan, seen: Mapping[str, Snapshot]) -> list[Finding]:
+    """Hosts of one instance that run other images, engines, Ray or Python than its head: they would not understand
+    each other, or only almost."""
+    findings = []
+    for instance in plan.instances:
+        head = _versions(plan, instance.head, seen)
+        for member in instance.members[1:]:
+            theirs = _versions(plan, member.node, seen)
+            for what in sorted(set(head) & set(theirs)):
+                if head[what] != theirs[what]:
+                    text = (
+                        f"{what} is {theirs[what]}, {instance.head.name}, the head of {instance.name}, has {head[what]}"
+                    )
+                    mend = "put the same on all hosts of an instance"
+                    findings.append(error("VERSION-DIFFERS", member.node.name, text, mend))
+    return findings
+
+
+def _versions(plan: Plan, node: Node, seen: Mapping[str, Snapshot]) -> dict[str, str]:
+    """What must be equal over an instance: image ids; distributions and Python of the environment."""
+    snapshot = seen.get(node.name)
+    if snapshot is None:
+        return {}
+    units = [u for u in plan.units_of(node.name) if u.serves_model]
+    found = {f"image {u.image}": snapshot.images[u.image][:19] for u in units if u.image in snapshot.images}
+    for venv in {u.venv for u in units if u.venv}:
+        for distribution in snapshot.engines.get(venv, ()):
+            name, _, version = distribution.partition("-")
+            found[name] = version
+    return found

@@ -14,19 +14,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fleet.release import Release, archive
-from fleet.topology import ROOT
 
 SYSTEMD = "/etc/systemd/system"
+WANTS = f"{SYSTEMD}/multi-user.target.wants"
 MARK = "@@"
 
 
-def ask() -> str:
+def ask(home: str) -> str:
     """Id, hashes and modes of the files, and our units that systemd knows."""
     return (
-        f'cd {ROOT}/current 2>/dev/null && {{ echo "{MARK} $(basename "$(readlink -f .)")"; '
+        f'cd {home}/current 2>/dev/null && {{ echo "{MARK} $(basename "$(readlink -f .)")"; '
         "find . -type f | sort | xargs -r sha256sum; find . -type f -exec stat -c 'mode %a %n' {} +; }; "
-        f'for u in {SYSTEMD}/vllm-*.service; do case "$(readlink "$u")" in {ROOT}/current/*) '
-        f'test -e "{SYSTEMD}/multi-user.target.wants/$(basename "$u")" && on=enabled || on=disabled; '
+        f'for u in {SYSTEMD}/vllm-*.service; do case "$(readlink "$u")" in {home}/current/*) '
+        f'test -e "{WANTS}/$(basename "$u")" && on=enabled || on=disabled; '
         'echo "unit $(basename "$u" .service) $on";; esac; done; true'
     )
 
@@ -62,10 +62,10 @@ def is_in_place(wanted: Release, installed: Mapping[str, Any]) -> bool:
     )
 
 
-def ask_files() -> str:
+def ask_files(home: str) -> str:
     """The text of every file of the current release."""
     return (
-        f"cd {ROOT}/current 2>/dev/null && find . -type f | sort | "
+        f"cd {home}/current 2>/dev/null && find . -type f | sort | "
         f'while read -r f; do echo "{MARK} $f"; cat "$f"; done; true'
     )
 
@@ -84,19 +84,20 @@ def read_files(lines: Iterable[str]) -> dict[str, str]:
 
 def script(wanted: Release) -> str:
     """Unpack the archive on standard input beside the others, switch to it, tell systemd."""
-    releases, new = f"{ROOT}/releases", wanted.path
+    home = wanted.home
+    releases, new = f"{home}/releases", wanted.path
     units = " ".join(f"{name}.service" for name in sorted(wanted.unit_ids))
     keep = "|".join(f"{name}.service" for name in sorted(wanted.unit_ids)) or "none"
     lines = [
         "set -eu",
         "umask 022",
         f"mkdir -p {releases}",
-        f"exec 9>{ROOT}/.lock",  # a cut run's command may still be at work here
+        f"exec 9>{home}/.lock",  # a cut run's command may still be at work here
         'flock -w 60 9 || { echo "another run is writing here" >&2; exit 1; }',
-        f"rm -rf {releases}/.new-* {ROOT}/.current-*",  # what a cut run left
+        f"rm -rf {releases}/.new-* {home}/.current-*",  # what a cut run left
         f"tmp={releases}/.new-$$",
         'mkdir "$tmp"',
-        f"trap 'rm -rf \"$tmp\" {ROOT}/.current-$$' EXIT",
+        f"trap 'rm -rf \"$tmp\" {home}/.current-$$' EXIT",
         'base64 -d >"$tmp/.tar"',
         f'echo "{hashlib.sha256(archive(wanted)).hexdigest()}  $tmp/.tar" | sha256sum --status -c - '
         '|| { echo "the upload is not whole" >&2; exit 1; }',
@@ -108,18 +109,18 @@ def script(wanted: Release) -> str:
         # units that the new release no longer has: stopped while their own settings still hold
         "gone=",
         f"for u in {SYSTEMD}/vllm-*.service; do",
-        f'  case "$(readlink "$u" || true)" in {ROOT}/current/*) ;; *) continue;; esac',
+        f'  case "$(readlink "$u" || true)" in {home}/current/*) ;; *) continue;; esac',
         f'  case "$(basename "$u")" in {keep}) ;; *) gone="$gone $(basename "$u")";; esac',
         "done",
         '[ -z "$gone" ] || systemctl stop $gone || true',
-        f"ln -s releases/{wanted.id} {ROOT}/.current-$$",
-        f"mv -T {ROOT}/.current-$$ {ROOT}/current",
-        'for u in $gone; do systemctl disable "$u" 2>/dev/null || true; '
-        f'rm -f {SYSTEMD}/"$u"; systemctl reset-failed "$u" 2>/dev/null || true; done',
-        f'for u in {units}; do ln -sfn {ROOT}/current/units/"$u" {SYSTEMD}/"$u"; done',
+        f"ln -s releases/{wanted.id} {home}/.current-$$",
+        f"mv -T {home}/.current-$$ {home}/current",
+        f'for u in $gone; do rm -f {SYSTEMD}/"$u" {WANTS}/"$u"; systemctl reset-failed "$u" 2>/dev/null || true; done',
+        f"mkdir -p {WANTS}",
+        # enabled by hand: systemctl would link to the release of today instead of the current one
+        f'for u in {units}; do for d in {SYSTEMD} {WANTS}; do ln -sfn {home}/current/units/"$u" $d/"$u"; done; done',
         "systemctl daemon-reload",
-        f"systemctl enable --quiet {units}" if units else "true",
-        f"sync {ROOT}/current/manifest.json",
+        f"sync {home}/current/manifest.json",
     ]
     return "sh -c " + shlex.quote("\n".join(lines))
 

@@ -25,8 +25,8 @@ def kv_port_in_direct_range(plan: Plan) -> Iterator[Finding]:
         return
     stride = 1000 if plan.recipe.engine.version < Version("0.18.0") else 100
     for instance in plan.instances:
-        devices = instance.head.settings.devices or platform_of(plan.recipe).devices_per_host
-        end = 20000 + stride * devices
+        devices = instance.head.settings.device_indices(platform_of(plan.recipe).devices_per_host)
+        end = 20000 + stride * (max(devices) + 1)
         if instance.kv_port is not None and 20000 <= instance.kv_port < end:
             yield warning(
                 "PORT-KV-DIRECT",
@@ -185,6 +185,41 @@ def unchecked_code(plan: Plan) -> Iterator[Finding]:
         )
 
 
+def dies_apart(plan: Plan) -> Iterator[Finding]:
+    """An A3's device has two dies; two services on one device disturb each other."""
+    if plan.recipe.platform != "ascend-a3":
+        return
+    for node in plan.fleet.nodes:
+        given = node.settings.device_indices(16)
+        alone = [i for i in given if i ^ 1 not in given]
+        if node.settings.shares_host and alone:
+            yield warning(
+                "DEVICES-PAIRS",
+                f"{plan.fleet.source} {node.name}",
+                f"device {alone[0]} is given without {alone[0] ^ 1}, the other die of the same NPU",
+                "give dies in pairs: devices = '0-7'",
+                "the two dies of an NPU share its memory bandwidth and its network",
+                "vllm-ascend installation guide, Atlas A3",
+            )
+
+
+def devices_beyond_family(plan: Plan) -> Iterator[Finding]:
+    """Device indices that the family's usual host does not have."""
+    usual = platform_of(plan.recipe).devices_per_host
+    if plan.recipe.platform == "cpu":
+        return
+    for node in plan.fleet.nodes:
+        highest = max(node.settings.device_indices(usual))
+        if node.settings.shares_host and highest >= usual:
+            yield warning(
+                "DEVICES-COUNT",
+                f"{plan.fleet.source} {node.name}",
+                f"device {highest} is given, the usual {plan.recipe.platform} host has 0 to {usual - 1}",
+                "mend devices, unless this host has more",
+                "a unit waits for a device that is not there, and gives up after ten minutes",
+            )
+
+
 CHECKS: tuple[Check, ...] = (
     kv_port_in_direct_range,
     fused_mc2_on_prefill,
@@ -197,4 +232,6 @@ CHECKS: tuple[Check, ...] = (
     image_needs_new_driver,
     argument_left_out,
     unchecked_code,
+    dies_apart,
+    devices_beyond_family,
 )

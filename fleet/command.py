@@ -10,12 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fleet import engine
+from fleet import engine, ports
 from fleet.inventory import Node
-from fleet.recipe import Argument, Recipe, Role
-from fleet.topology import Instance, Member, Unit, open_interface, platform_of
+from fleet.recipe import Argument, Recipe
+from fleet.topology import Group, Instance, Member, Unit, home_of, open_interface, platform_of
 
-RAY_PORT = 6379
 # Above the drain: the workers' own exit took up to 35 s on a loaded machine.
 STOP_MARGIN_SECONDS = 60
 
@@ -58,9 +57,12 @@ def as_json(value: Any) -> str:
 def _engine_unit(recipe: Recipe, instance: Instance, member: Member, head: bool, ray: bool) -> Unit:
     spec = instance.spec
     argv = ["vllm", "serve", recipe.model.name]
-    argv += _listen(spec, member.node)
+    argv += _listen(instance, member.node)
     argv += _parallel(recipe, instance, member, head)
-    argv += words(engine.args_of(recipe.engine.version, recipe.model, spec))
+    args = engine.args_of(recipe.engine.version, recipe.model, spec)
+    if "--headless" in argv:  # ranks without an API refuse it
+        args.pop("api-server-count", None)
+    argv += words(args)
     if recipe.model.quantization:
         argv += ["--quantization", recipe.model.quantization]
     if recipe.model.served_name:
@@ -69,59 +71,89 @@ def _engine_unit(recipe: Recipe, instance: Instance, member: Member, head: bool,
         argv += ["--shutdown-timeout", str(recipe.drain_seconds)]
     argv += _kv_transfer(recipe, instance)
     base = _base_unit(recipe, instance, member)
-    ports = {"api": instance.api_port}
-    if len(instance.members) > 1 and not ray:
-        ports = {"api": instance.api_port, "rpc": instance.rpc_port} if head else {}
-    elif _is_distributed(recipe, instance) and spec.data_parallel_size > 1:
-        ports["rpc"] = instance.rpc_port
+    used = {"api": instance.api_port}
+    if instance.is_group and not ray:
+        used = {"api": instance.api_port, "rpc": instance.rpc_port} if head else {}
+        used["group"] = instance.group_port
+    elif _is_distributed(recipe, instance) and spec.data_parallel_size > 1 and spec.executor != "ray":
+        used["rpc"] = instance.rpc_port
     if instance.kv_port is not None:
-        ports["kv"] = instance.kv_port
-    ray_unit = _ray_name(instance) if ray else None
+        used["kv"] = instance.kv_port
+    ray_unit = _ray_name(instance, member) if ray else None
     return Unit(
-        name=f"vllm-{instance.name}",
+        name=unit_name(member.node, instance.name),
         role=instance.role,
         kind="engine",
         argv=tuple(argv),
-        ports=ports,
+        ports=used,
         needs=(ray_unit,) if ray_unit else (),
         inside=ray_unit if base["runtime"] == "docker" else None,
+        group=_group(instance, member) if instance.is_group and not ray else None,
+        awaits_nodes=len(instance.members) if ray else 0,
         **base,
     )
 
 
 def _ray_unit(recipe: Recipe, instance: Instance, member: Member, head: bool) -> Unit:
     own_address = f"--node-ip-address={member.node.address}"
+    offset = member.node.settings.port_offset
+    port = ports.RAY_PORT + offset
+    # beside another Ray of the host, out of the range that its workers take
+    client = ports.RAY_CLIENT_PORT if not offset else ports.RAY_WORKER_PORTS.stop + 1 + offset
     if head:
-        argv = ["ray", "start", "--head", f"--port={RAY_PORT}", own_address]
+        argv = ["ray", "start", "--head", f"--port={port}", own_address]
         argv += ["--include-dashboard=false", "--disable-usage-stats"]
+        if offset:
+            argv.append(f"--ray-client-server-port={client}")
     else:
-        argv = ["ray", "start", f"--address={instance.head.at(RAY_PORT)}", own_address]
+        argv = ["ray", "start", f"--address={instance.head.at(port)}", own_address]
+    if offset:  # another Ray on this host has the usual range
+        argv += ["--min-worker-port=0", "--max-worker-port=0"]
     argv.append("--block")
     return Unit(
-        name=_ray_name(instance),
+        name=_ray_name(instance, member),
         role="ray-head" if head else "ray-worker",
         kind="ray",
         argv=tuple(argv),
-        ports={"ray": RAY_PORT} if head else {},
+        ports={"group": instance.group_port} | ({"ray": port, "client": client} if head else {}),
+        group=_group(instance, member),
         **_base_unit(recipe, instance, member),
     )
 
 
-def _ray_name(instance: Instance) -> str:
-    return f"vllm-ray-{instance.name}"
+def unit_name(node: Node, name: str) -> str:
+    """The name of a systemd unit: services of one host keep theirs apart."""
+    service = node.settings.service
+    return f"vllm-{service}-{name}" if service else f"vllm-{name}"
+
+
+def _ray_name(instance: Instance, member: Member) -> str:
+    return unit_name(member.node, f"ray-{instance.name}")
+
+
+def _group(instance: Instance, member: Member) -> Group:
+    """The members' own ports: each tells there that it lives, and asks the others."""
+    peers = tuple(
+        (f"{instance.name}@{m.node.name}", m.node.address, instance.group_port)
+        for m in instance.members
+        if m is not member
+    )
+    return Group(f"{instance.name}@{member.node.name}", (member.node.address, instance.group_port), peers)
 
 
 def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, Any]:
     """What the units of one host of an instance share."""
     platform, node = platform_of(recipe), member.node
     settings = node.settings
-    runtime = settings.runtime or recipe.runtime or platform.runtime
+    runtime = _runtime(recipe, node)
     docker = runtime == "docker"
     mounts = platform.mounts + (platform.cluster_mounts if _is_distributed(recipe, instance) else ())
     mounts += (f"{settings.weights_dir}:{settings.weights_dir}:ro",)
     mounts += tuple(m if ":" in m else f"{m}:{m}" for m in settings.mounts)
     return {
         "host": node.name,
+        "home": home_of(settings.service),
+        "device_indices": member.devices,
         "instance": instance.name,
         "runtime": runtime,
         "env": _env(recipe, instance, member),
@@ -138,6 +170,10 @@ def _base_unit(recipe: Recipe, instance: Instance, member: Member) -> dict[str, 
     }
 
 
+def _runtime(recipe: Recipe, node: Node) -> str:
+    return node.settings.runtime or recipe.runtime or platform_of(recipe).runtime
+
+
 def image_of(recipe: Recipe, node: Node) -> str:
     """The image's name, through the host's registry mirror if it has one."""
     image = node.settings.image or platform_of(recipe).image(recipe.engine) or ""
@@ -150,9 +186,10 @@ def _is_distributed(recipe: Recipe, instance: Instance) -> bool:
     return len(instance.members) > 1 or recipe.kv_transfer is not None
 
 
-def _listen(spec: Role, node: Node) -> list[str]:
-    host = node.settings.api_host or spec.host
-    return (["--host", host] if host else []) + (["--port", str(spec.port)] if spec.port else [])
+def _listen(instance: Instance, node: Node) -> list[str]:
+    host = node.settings.api_host or instance.spec.host
+    said = instance.spec.port is not None or node.settings.port_offset
+    return (["--host", host] if host else []) + (["--port", str(instance.api_port)] if said else [])
 
 
 def _parallel(recipe: Recipe, instance: Instance, member: Member, head: bool) -> list[str]:
@@ -176,15 +213,23 @@ def _parallel(recipe: Recipe, instance: Instance, member: Member, head: bool) ->
 
 
 def _env(recipe: Recipe, instance: Instance, member: Member) -> dict[str, str]:
+    """Set for the engine and, in Ray, before ``ray start``: Ray's workers inherit it from there."""
     node, platform = member.node, platform_of(recipe)
     env: dict[str, str] = {}
     if _is_distributed(recipe, instance):
         env |= platform.network_env(node.address, open_interface(node.address))
+    # a container sees the devices that it is given, counted from 0
+    seen = range(len(member.devices)) if _runtime(recipe, node) == "docker" else member.devices
     if instance.spec.executor == "ray":
-        env |= platform.ray_env(member.devices)
+        env |= platform.ray_env(seen)
+    if node.settings.shares_host:
+        env |= platform.sharing_env(member.devices)
+        env |= platform.visible_env(member.devices) if _runtime(recipe, node) == "native" else {}
     if recipe.kv_transfer and recipe.kv_transfer.connector == "NixlConnector":
         env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = node.address
         env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(instance.kv_port)
+        if recipe.platform == "cpu":  # over TCP, UCX would try every interface, and wait for those that lead nowhere
+            env["UCX_NET_DEVICES"] = open_interface(node.address)
     if engine.reads_ready_timeout(recipe.engine.version):
         env["VLLM_ENGINE_READY_TIMEOUT_S"] = str(recipe.start_timeout_seconds)
     env |= {k: _text(v) for k, v in instance.spec.env.items() if v is not None}

@@ -18,6 +18,10 @@ from fleet.findings import Finding, FleetError, error
 from fleet.recipe import PlatformName, Port, check_env, check_image, check_listener, check_version
 
 ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
+# Parts of unit names: a service of such a name would meet another's.
+RESERVED_NAMES = {"serve", "prefill", "decode", "proxy", "ray", "router", "front", "services"}
+# What must be the same on every host of an inventory: it belongs to the service, not to a host.
+UNIFORM = ("recipe", "service", "port_offset", "sets", "front_door", "cache_aware", "tls_certificate", "api_keys")
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _INTERFACE = re.compile(r"[A-Za-z0-9._:-]{1,15}\Z")
 
@@ -31,7 +35,7 @@ class Settings(BaseModel):
     address: str | None = None
     interface: str | None = None
     platform: PlatformName | None = None
-    devices: int | None = Field(None, ge=1, le=64, strict=True)
+    devices: int | str | None = None
     weights_dir: str = "/mnt/models"
     runtime: Literal["docker", "native"] | None = None
     venv: str = "/opt/vllm"
@@ -44,6 +48,49 @@ class Settings(BaseModel):
     api_host: str | None = None
     proxy_port: Port | None = None
     raise_limits: bool = True
+    service: str = ""
+    port_offset: int = Field(0, ge=0, le=20000, strict=True)
+    sets: int = Field(1, ge=1, le=64, strict=True)
+    front_door: bool = False
+    cache_aware: bool = False
+    tls_certificate: str | None = None
+    api_keys: str | None = None
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _are_devices(cls, value: Any) -> Any:
+        if value is None or (type(value) is int and 1 <= value <= 64):
+            return value
+        if not isinstance(value, str) or not _device_list(value):
+            raise ValueError(f"{_shown(value)} is no number of devices and no list; write 8, '8-15' or '0,1,4,5'")
+        return value
+
+    @field_validator("service")
+    @classmethod
+    def _is_service(cls, value: str) -> str:
+        if value and not re.match(r"[a-z][a-z0-9]{0,15}\Z", value):
+            raise ValueError(f"{value!r} is no service name; write 1 to 16 of a-z and 0-9, a letter first")
+        if value in RESERVED_NAMES:
+            raise ValueError(f"{value!r} names a part of every service; choose another name")
+        return value
+
+    @field_validator("tls_certificate", "api_keys")
+    @classmethod
+    def _is_file(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("this is no path; name a file on this machine, or leave it out")
+        return value
+
+    def device_indices(self, usual: int) -> tuple[int, ...]:
+        """Indices of the devices that the service may use; ``usual`` is the machine family's number of them."""
+        if isinstance(self.devices, str):
+            return _device_list(self.devices)
+        return tuple(range(self.devices or usual))
+
+    @property
+    def shares_host(self) -> bool:
+        """Whether the host's other devices may belong to another service."""
+        return isinstance(self.devices, str)
 
     @field_validator("weights_dir", "venv", "router_venv")
     @classmethod
@@ -123,6 +170,22 @@ class Fleet:
     def recipe(self) -> str:
         return self.nodes[0].settings.recipe
 
+    @property
+    def settings(self) -> Settings:
+        """What is the same on every host."""
+        return self.nodes[0].settings
+
+
+def _device_list(text: str) -> tuple[int, ...]:
+    """``0,1,8-15`` as indices in order; empty where it is no such list."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,2})(?:-([0-9]{1,2}))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
+            return ()
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(sorted(found)) if len(set(found)) == len(found) and all(i < 64 for i in found) else ()
+
 
 def role_of_group(group: str) -> str | None:
     """The role that a group stands for: names in Python files have _ where roles have -."""
@@ -193,7 +256,7 @@ def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], 
         for item in exc.errors(include_url=False):
             what, _, mend = item["msg"].removeprefix("Value error, ").partition("; ")
             key = ".".join(str(p) for p in item["loc"])
-            what = what if mend else f"{what[0].lower()}{what[1:]}, not {item.get('input')!r}"
+            what = what if mend else f"{what[0].lower()}{what[1:]}, not {_shown(item.get('input'))}"
             findings.append(error("INV-KEY", f"{where} {key}", what, mend or "mend the value"))
         return None
     address = settings.address or data.get("ssh_hostname") or name
@@ -212,8 +275,17 @@ def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], 
         return None
     port = data.get("ssh_port")
     if port is not None and not (type(port) is int and 1 <= port <= 65535):
-        findings.append(error("INV-KEY", f"{where} ssh_port", f"{port!r} is no port", "give 1 to 65535"))
+        findings.append(error("INV-KEY", f"{where} ssh_port", f"{_shown(port)} is no port", "give 1 to 65535"))
     return Node(name, str(parsed), roles, settings)
+
+
+def _shown(value: object) -> str:
+    """A value in a message: short, whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        return f"this {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _together(source: str, nodes: list[Node]) -> list[Finding]:
@@ -225,8 +297,11 @@ def _together(source: str, nodes: list[Node]) -> list[Finding]:
         if other != node.name:
             what = f"{node.name} and {other} have the same address {node.address}"
             findings.append(error("INV-ADDRESS", source, what, "give each host its own"))
-    recipes = sorted({node.settings.recipe for node in nodes})
-    if len(recipes) > 1:
-        what = f"hosts name different recipes: {', '.join(recipes)}"
-        findings.append(error("INV-RECIPE", source, what, "give the whole inventory one recipe"))
+    for key in UNIFORM:
+        given = sorted({str(getattr(node.settings, key)) for node in nodes})
+        if len(given) > 1:
+            rule = "INV-RECIPE" if key == "recipe" else "INV-KEY"
+            what = f"hosts name different {'recipes' if key == 'recipe' else f'values of {key}'}: {', '.join(given)}"
+            mend = "give the whole inventory one recipe" if key == "recipe" else f"give {key} once, in group_data"
+            findings.append(error(rule, source, what, mend))
     return findings

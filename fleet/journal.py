@@ -8,6 +8,9 @@ from collections.abc import Sequence
 _TELLING = (
     re.compile(r"error: (?:unrecognized|argument|the following|ambiguous)"),
     re.compile(r"No space left on device|Address already in use|out of memory|Permission denied"),
+    re.compile(
+        r"\[ALERT\].*(?:unable|[Cc]annot|[Cc]an't|unknown|invalid|failed)"
+    ),  # HAProxy, above its count of errors
     re.compile(r"\bValue error, \S"),  # pydantic's own line, below the one that only counts them
     re.compile(r"^(?:\S+ )*?[\w.]*(?:Error|Exception): \S"),
 )

@@ -6,29 +6,29 @@ Nothing here depends on a machine, a clock or the order of a dictionary: the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
+from fleet import ports
 from fleet.command import engine_units
 from fleet.findings import Finding, FleetError, error
 from fleet.inventory import Fleet, Node
 from fleet.recipe import Recipe, Role, RoleName
-from fleet.routing import proxy_units
-from fleet.topology import Instance, Member, Plan, Unit, platform_of
-
-DEFAULT_API_PORT = 8000
-# Handshake ports of one instance lie in [kv_port, kv_port + world size); instances are spaced at least this far.
-KV_PORT_STRIDE = 100
+from fleet.routing import routing_units
+from fleet.topology import Instance, Member, Plan, Set, Unit, platform_of
 
 
 def plan(fleet: Fleet, recipe: Recipe) -> Plan:
     """Lay the recipe's roles over the fleet's hosts; a FleetError carries every reason why it does not fit."""
     recipe = _with_engine_version(fleet, recipe)
     instances = _instances(fleet, recipe)
+    _refuse_doorless(fleet)
+    sets = _sets(fleet, recipe, instances)
     units = tuple(u for i in instances for u in engine_units(recipe, i))
-    units += proxy_units(fleet, recipe, instances)
-    _refuse_shared_ports(fleet, units, instances)
-    return Plan(fleet, recipe, instances, units, _start_order(units))
+    units += routing_units(fleet, recipe, instances, sets)
+    made = Plan(fleet, recipe, instances, units, _start_order(units), sets)
+    if found := ports.conflicts(made):
+        raise FleetError(*found)
+    return made
 
 
 def _with_engine_version(fleet: Fleet, recipe: Recipe) -> Recipe:
@@ -61,12 +61,12 @@ def _instances(fleet: Fleet, recipe: Recipe) -> tuple[Instance, ...]:
             findings += exc.findings
     if findings:
         raise FleetError(*findings)
-    stride = _kv_stride(role for _, role, _ in shaped)
+    stride, base = ports.kv_stride(role for _, role, _ in shaped), ports.kv_base(recipe, fleet)
+    offset = fleet.settings.port_offset
     instances: list[Instance] = []
     for name, role, groups in shaped:
         for number, members in enumerate(groups):
             index = len(instances)
-            kv_base = recipe.kv_transfer and (recipe.kv_transfer.port or 5600)
             instances.append(
                 Instance(
                     name=f"{name}-{number}",
@@ -74,17 +74,52 @@ def _instances(fleet: Fleet, recipe: Recipe) -> tuple[Instance, ...]:
                     index=index,
                     spec=role,
                     members=members,
-                    api_port=role.port or DEFAULT_API_PORT,
-                    rpc_port=role.rpc_port + index,
-                    kv_port=kv_base + stride * index if kv_base else None,
+                    api_port=(role.port or ports.API_PORT) + offset,
+                    rpc_port=role.rpc_port + index + offset,
+                    kv_port=base + stride * index if base else None,
+                    group_port=ports.GROUP_PORT + offset,
                 )
             )
     return tuple(instances)
 
 
-def _kv_stride(roles: Iterable[Role]) -> int:
-    largest = max((role.world_size for role in roles), default=1)
-    return max(KV_PORT_STRIDE, math.ceil(largest / KV_PORT_STRIDE) * KV_PORT_STRIDE)
+def _refuse_doorless(fleet: Fleet) -> None:
+    """What only a front door can do must not be passed over: engines would stand open where keys are asked for."""
+    settings = fleet.settings
+    for key in ("api_keys", "tls_certificate", "cache_aware", "front_door"):
+        if getattr(settings, key) and not fleet.of("proxy"):
+            what = f"{key} needs a front door, and no host has the role proxy"
+            raise FleetError(error("PLAN-ROLE", fleet.source, what, "add the group proxy = [...]"))
+    if fleet.of("prefill") and settings.cache_aware:
+        what = "cache_aware is for replicas; a set's own router chooses among its instances"
+        raise FleetError(error("PLAN-ROLE", fleet.source, what, "leave cache_aware out"))
+    if settings.sets > 1 and not fleet.of("proxy"):
+        what = f"sets = {settings.sets} needs a front door, and no host has the role proxy"
+        raise FleetError(error("PLAN-ROLE", fleet.source, what, "add the group proxy = [...]"))
+
+
+def _sets(fleet: Fleet, recipe: Recipe, instances: tuple[Instance, ...]) -> tuple[Set, ...]:
+    """Prefill and decode instances dealt evenly, in order; the router of a set runs on its first prefill host."""
+    count = fleet.settings.sets
+    if recipe.kv_transfer is None:
+        if count > 1:
+            what = f"sets = {count}, but recipe {fleet.recipe} has no prefill and decode"
+            raise FleetError(error("PLAN-SETS", fleet.source, what, "leave sets out"))
+        return ()
+    roles = {name: [i for i in instances if i.role == name] for name in ("prefill", "decode")}
+    for name, its in roles.items():
+        if len(its) % count:
+            what = f"{len(its)} {name} instances do not divide into {count} sets"
+            raise FleetError(error("PLAN-SETS", fleet.source, what, f"choose a number of sets that divides {len(its)}"))
+
+    def share(name: str, index: int) -> tuple[Instance, ...]:
+        size = len(roles[name]) // count
+        return tuple(roles[name][index * size : (index + 1) * size])
+
+    port = ports.ROUTER_PORT + fleet.settings.port_offset
+    return tuple(
+        Set(k, share("prefill", k), share("decode", k), share("prefill", k)[0].head, port) for k in range(count)
+    )
 
 
 def _hosts_of(fleet: Fleet, role: RoleName) -> tuple[Node, ...]:
@@ -131,7 +166,7 @@ def _members(fleet: Fleet, recipe: Recipe, name: RoleName, role: Role) -> list[t
     """Cut the role's hosts, in inventory order, into instances."""
     hosts = _hosts_of(fleet, name)
     where = f"{fleet.source} {name}"
-    counts = {_devices_of(node, recipe) for node in hosts}
+    counts = {len(_devices_of(node, recipe)) for node in hosts}
     if len(counts) > 1:
         what = f"hosts of one role have different numbers of devices: {sorted(counts)}"
         raise FleetError(error("PLAN-DEVICES", where, what, "split them into roles or inventories"))
@@ -149,7 +184,8 @@ def _members(fleet: Fleet, recipe: Recipe, name: RoleName, role: Role) -> list[t
     share = role.tensor_parallel_size * role.pipeline_parallel_size
     used = role.world_size // needed if needed > 1 else ranks * share
     return [
-        tuple(Member(node, i * ranks, ranks, tuple(range(used))) for i, node in enumerate(group)) for group in groups
+        tuple(Member(node, i * ranks, ranks, _devices_of(node, recipe)[:used]) for i, node in enumerate(group))
+        for group in groups
     ]
 
 
@@ -165,8 +201,8 @@ def _ray_order(fleet: Fleet, needed: int, where: str) -> tuple[Node, ...]:
     return tuple(ordered)
 
 
-def _devices_of(node: Node, recipe: Recipe) -> int:
-    return node.settings.devices or platform_of(recipe).devices_per_host
+def _devices_of(node: Node, recipe: Recipe) -> tuple[int, ...]:
+    return node.settings.device_indices(platform_of(recipe).devices_per_host)
 
 
 def _shape(role: Role, per_host: int, where: str) -> tuple[int, int]:
@@ -191,46 +227,15 @@ def _shape(role: Role, per_host: int, where: str) -> tuple[int, int]:
     return role.data_parallel_size // ranks, ranks
 
 
-def _refuse_shared_ports(fleet: Fleet, units: tuple[Unit, ...], instances: tuple[Instance, ...]) -> None:
-    """Two units of one host must not want one port."""
-    findings = []
-    taken: dict[tuple[str, int], Unit] = {}
-    for unit in units:
-        for purpose, port in unit.ports.items():
-            if port > 65535:
-                what = f"{unit.name} would need port {port} for {purpose}"
-                findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, "lower the base port"))
-                continue
-            other = taken.setdefault((unit.host, port), unit)
-            if other is not unit:
-                what = f"{unit.name} and {other.name} both want port {port}"
-                mend = "give one of them another port (proxy.port or port of the role in the recipe)"
-                findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, mend))
-    for instance in instances:
-        if instance.kv_port is None:
-            continue
-        # every rank and device of the instance has a handshake port of its own
-        handshakes = range(instance.kv_port, instance.kv_port + instance.spec.world_size)
-        members = {m.node.name for m in instance.members}
-        for unit in units:
-            for purpose, port in unit.ports.items():
-                if unit.host in members and port in handshakes and (unit.instance, purpose) != (instance.name, "kv"):
-                    what = f"{unit.name} wants port {port}, a handshake port of {instance.name}"
-                    mend = f"choose one outside {handshakes.start}-{handshakes.stop - 1}"
-                    findings.append(error("PLAN-PORTS", f"{fleet.source} {unit.host}", what, mend))
-    if findings:
-        raise FleetError(*findings)
-
-
 def _start_order(units: tuple[Unit, ...]) -> tuple[tuple[str, ...], ...]:
-    """Ray heads, Ray workers, ranks without an API, heads, proxies: each stage after the one before it."""
+    """Ray heads, Ray workers, ranks without an API, heads, routers, proxies: each stage after the one before it."""
 
     def stage(unit: Unit) -> int:
         if unit.kind == "ray":
             return 0 if unit.role == "ray-head" else 1
         if unit.kind == "engine":
             return 2 if "--headless" in unit.argv else 3
-        return 4
+        return 4 if unit.kind == "router" else 5
 
     stages: dict[int, list[str]] = {}
     for unit in units:

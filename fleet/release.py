@@ -9,8 +9,8 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fleet import render
-from fleet.topology import ROOT, Plan, Unit
+from fleet import render, sharing
+from fleet.topology import Plan, Unit
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,11 @@ class Release:
     id: str
     files: Mapping[str, tuple[int, str]]
     unit_ids: Mapping[str, str]
+    home: str
 
     @property
     def path(self) -> str:
-        return f"{ROOT}/releases/{self.id}"
+        return f"{self.home}/releases/{self.id}"
 
 
 def build(plan: Plan, host: str, interface: str | None) -> Release:
@@ -37,9 +38,22 @@ def build(plan: Plan, host: str, interface: str | None) -> Release:
         unit_ids[unit.name] = _unit_id(plan, unit, its_files)
         files |= its_files
         files[f"run/{unit.name}.id"] = (0o644, unit_ids[unit.name] + "\n")
-    manifest = {"recipe": plan.fleet.recipe, "engine": plan.recipe.engine.vllm, "units": unit_ids}
-    files["manifest.json"] = (0o644, json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-    return Release(digest(files), dict(sorted(files.items())), unit_ids)
+    files["manifest.json"] = (0o644, _manifest(plan, host, unit_ids))
+    return Release(digest(files), dict(sorted(files.items())), unit_ids, plan.home)
+
+
+def _manifest(plan: Plan, host: str, unit_ids: Mapping[str, str]) -> str:
+    """What runs on this host, in one line: also how a run of another service learns what is taken."""
+    claims = sharing.claims(plan, plan.fleet.node(host))
+    data = {
+        "recipe": plan.fleet.recipe,
+        "service": plan.fleet.settings.service,
+        "engine": plan.recipe.engine.vllm,
+        "units": unit_ids,
+        "devices": sorted(claims.devices),
+        "ports": {str(port): user for port, user in sorted(claims.ports.items())},
+    }
+    return json.dumps(data, sort_keys=True) + "\n"
 
 
 def digest(files: Mapping[str, tuple[int, str]]) -> str:
@@ -53,10 +67,7 @@ def digest(files: Mapping[str, tuple[int, str]]) -> str:
 def _unit_id(plan: Plan, unit: Unit, files: Mapping[str, tuple[int, str]]) -> str:
     """Changes when the unit must be started again: its files, or a command line of its instance's other hosts."""
     instance = plan.instance(unit.instance)
-    peers = ""
-    if instance and len(instance.members) > 1:
-        mine = [u for u in plan.units if u.instance == instance.name]
-        peers = json.dumps([[u.at, list(u.argv), dict(u.env), u.image] for u in mine])
+    peers = render.instance_text(plan, instance.name) if instance and instance.is_group else ""
     return hashlib.sha256((digest(files) + peers).encode()).hexdigest()[:12]
 
 

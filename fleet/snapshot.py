@@ -10,7 +10,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fleet.topology import CURRENT
+from fleet import sharing
+from fleet.sharing import Claims
+from fleet.topology import ROOT
 
 MARK = "@@"
 
@@ -23,6 +25,7 @@ class Question:
     paths: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     venvs: tuple[str, ...] = ()
+    home: str = ROOT
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,12 @@ class Snapshot:
     tools: frozenset[str] = frozenset()
     paths: frozenset[str] = frozenset()  # those that exist
     images: dict[str, str] = field(default_factory=dict)  # name -> id
-    engines: dict[str, tuple[str, ...]] = field(default_factory=dict)  # venv -> distributions
+    engines: dict[str, tuple[str, ...]] = field(default_factory=dict)  # venv -> distributions, and its Python
     disk_free: dict[str, int] = field(default_factory=dict)  # mount point -> bytes
     release: str | None = None
     systemd: bool = False
     listeners: dict[int, str] = field(default_factory=dict)  # TCP port -> control group of who holds it
+    others: tuple[Claims | None, ...] = ()  # what other services of this host take; None: not readable
 
 
 def command(question: Question) -> str:
@@ -51,7 +55,10 @@ def command(question: Question) -> str:
         f"echo '{MARK} uid'; id -u",
         f"echo '{MARK} address'; ip -o addr show scope global",
         f"echo '{MARK} link'; ip -o link show up",
-        f"echo '{MARK} release'; readlink {CURRENT}",
+        f"echo '{MARK} release'; readlink {question.home}/current",
+        f"echo '{MARK} others'; for m in {ROOT}/current/manifest.json {ROOT}/services/*/current/manifest.json; do "
+        f"case $m in {question.home}/current/*) ;; "
+        "*) test -f $m && { head -c 300000 $m | tr -d '\\n'; echo; };; esac; done",
         f"echo '{MARK} systemd'; test -d /run/systemd/system && echo yes",
         f"echo '{MARK} tools'; for t in {quoted['tools']}; do command -v $t >/dev/null && echo $t; done",
         f"echo '{MARK} paths'; for p in {quoted['paths']}; do test -e \"$p\" && echo \"$p\"; done",
@@ -59,8 +66,10 @@ def command(question: Question) -> str:
         f"echo '{MARK} listen'; ss -Hltnp",
         f"echo '{MARK} owners'; ss -Hltnp | grep -o 'pid=[0-9]*' | sort -u | cut -d= -f2 | "
         'while read -r p; do echo "$p $(tail -n 1 /proc/$p/cgroup)"; done',
-        f"echo '{MARK} engines'; for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info; "
-        "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; done",
+        f"echo '{MARK} engines'; for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info "
+        "\"$v\"/lib/python3*/site-packages/ray-*.dist-info; "
+        "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; "
+        "test -x \"$v/bin/python\" && echo \"$v python-$(\"$v/bin/python\" -V 2>&1 | cut -d' ' -f2)\"; done",
     ]
     if question.images:
         parts.append(f"echo '{MARK} images'; for i in {quoted['images']}; do "
@@ -98,6 +107,7 @@ def parse(lines: Iterable[str]) -> Snapshot:
         disk_free=_disk(sections.get("disk", [])),
         release=release[0].rpartition("/")[2] or None if release else None,
         systemd=bool(sections.get("systemd")),
+        others=tuple(map(sharing.read_claims, sections.get("others", []))),
         listeners=_listeners(sections.get("listen", []), sections.get("owners", [])),
     )
 

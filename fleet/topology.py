@@ -10,11 +10,17 @@ from fleet.inventory import Fleet, Node
 from fleet.platforms import PLATFORMS, Platform
 from fleet.recipe import Recipe, Role, RoleName
 
-# Where releases lie on a host, and the link to the one that runs.
 ROOT = "/etc/vllm-fleet"
-CURRENT = f"{ROOT}/current"
+# In a command line, what is made anew with every start.
+START = "<start>"
 
-Kind = Literal["engine", "proxy", "ray"]
+# An engine or Ray serves the model; a router stands before the instances of one set; a proxy is what clients talk to.
+Kind = Literal["engine", "ray", "router", "proxy"]
+
+
+def home_of(service: str) -> str:
+    """Where a service's releases lie on a host; services of one host know nothing of each other."""
+    return f"{ROOT}/services/{service}" if service else ROOT
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,12 @@ class Instance:
     api_port: int
     rpc_port: int
     kv_port: int | None
+    group_port: int
+
+    @property
+    def is_group(self) -> bool:
+        """Whether it spans hosts, whose units must live and die together."""
+        return len(self.members) > 1
 
     @property
     def head(self) -> Node:
@@ -50,7 +62,49 @@ class Instance:
 
     @property
     def engine_id(self) -> str:
-        return str(self.index)
+        """Its own among all instances, and new with every start.
+
+        A decode keeps what it learned of an engine id: a prefill that came back under the same one would be read at its
+        old addresses, which gives wrong text up to 0.18 and errors later (vllm-ascend's Mooncake connector).
+        """
+        return f"{self.index}-{START}"
+
+
+@dataclass(frozen=True)
+class Set:
+    """Prefill and decode instances that serve together, with the host and port of the router before them."""
+
+    index: int
+    prefill: tuple[Instance, ...]
+    decode: tuple[Instance, ...]
+    router_host: Node
+    router_port: int
+
+    @property
+    def name(self) -> str:
+        return f"set-{self.index}"
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        return self.prefill + self.decode
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What the front door sends requests to: a replica, a set's router, or the router before all replicas."""
+
+    name: str
+    at: str  # address:port
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """How a unit keeps together with those of its instance's other hosts: (member, address, port) of each."""
+
+    me: str
+    listen: tuple[str, int]
+    peers: tuple[tuple[str, str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -64,6 +118,7 @@ class Unit:
     kind: Kind
     runtime: str
     argv: tuple[str, ...]
+    home: str = ROOT
     env: Mapping[str, str] = field(default_factory=dict)
     image: str | None = None
     devices: tuple[str, ...] = ()
@@ -79,10 +134,25 @@ class Unit:
     limits: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()  # units of the same host that must run first
     config: str | None = None  # a template under files/ that the unit reads
+    group: Group | None = None
+    health: str = "/health"
+    listens: str | None = None  # where its API answers on the host, if not at the host's address
+    awaits_nodes: int = 0  # nodes that Ray must have before the engine starts
+    reload: str | None = None  # a command that makes it read its configuration without dropping a request
+    device_indices: tuple[int, ...] = ()
 
     @property
     def at(self) -> str:
         return f"{self.name}@{self.host}"
+
+    @property
+    def serves_model(self) -> bool:
+        return self.kind in ("engine", "ray")
+
+    @property
+    def current(self) -> str:
+        """The link to the release that runs."""
+        return f"{self.home}/current"
 
     def with_interface(self, address: str, name: str) -> Unit:
         """The unit with the interface's name in the place that the plan leaves open."""
@@ -100,6 +170,12 @@ class Plan:
     instances: tuple[Instance, ...]
     units: tuple[Unit, ...]
     start_order: tuple[tuple[str, ...], ...]
+    sets: tuple[Set, ...] = ()
+
+    @property
+    def home(self) -> str:
+        """Where this service's releases lie on each host."""
+        return home_of(self.fleet.settings.service)
 
     def units_of(self, host: str) -> tuple[Unit, ...]:
         return tuple(u for u in self.units if u.host == host)
@@ -119,7 +195,8 @@ class Plan:
         """Addresses that clients use: the proxies, or the instances where there is none."""
         proxies = [u for u in self.units if u.kind == "proxy"]
         if proxies:
-            return tuple(f"http://{self.fleet.node(u.host).at(u.ports['api'])}" for u in proxies)
+            scheme = "https" if self.fleet.settings.tls_certificate else "http"
+            return tuple(f"{scheme}://{self.fleet.node(u.host).at(u.ports['api'])}" for u in proxies)
         return tuple(i.url for i in self.instances)
 
 

@@ -14,6 +14,12 @@ from fleet.inventory import Node
 from fleet.topology import Plan, Unit
 
 PROGRESS_SECONDS = 15
+CURL = "curl --noproxy '*' -sf -m 10"
+# Words and numbers of files/group/group.py: its exit for the others' sake, and a member whose host says that nobody is
+# there. A unit that systemd starts again is there after 10 s.
+EXIT_PEERS, NOT_RUNNING, DYING = 75, "its unit does not run", "its engine has died"
+PEERS_SECONDS = 60
+IN_VAIN = "in vain:"
 # Before it a login shell may have printed anything.
 MARK = "@@ answer"
 
@@ -51,30 +57,51 @@ def read_states(lines: Iterable[str]) -> dict[str, UnitState]:
 
 
 def start(units: Iterable[Unit]) -> str:
-    """Start or restart units; a unit that gave up earlier gets a new set of tries."""
+    """Start or restart units; a unit that gave up earlier gets a new set of tries.
+
+    One that can read its configuration anew does so where it runs: no request is dropped.
+    """
+    units = list(units)
     names = " ".join(f"{u.name}.service" for u in units)
     limit = max((u.stop_seconds for u in units), default=60) + 60
-    return f"systemctl reset-failed {names} 2>/dev/null; timeout {limit} systemctl restart {names}"
+    lines = [f"systemctl reset-failed {names} 2>/dev/null"]
+    # what a group remembers of earlier starts; systemd keeps it over a restart
+    old = [f"/run/vllm-fleet/{u.name}/{file}" for u in units if u.group for file in ("group", "deaths")]
+    lines[0] += f"; rm -f {' '.join(old)}" if old else ""
+    for verb, chosen in (
+        ("restart", [u for u in units if not u.reload]),
+        ("reload-or-restart", [u for u in units if u.reload]),
+    ):
+        if chosen:
+            lines.append(f"timeout {limit} systemctl {verb} " + " ".join(f"{u.name}.service" for u in chosen))
+    return lines[0] + "; " + " && ".join(lines[1:])
 
 
-def wait(plan: Plan, unit: Unit, node: Node, seconds: int) -> str:
-    """Until the unit's server answers (or, without an API, is active); 3 if it died, 4 if time ran out.
+def wait(plan: Plan, unit: Unit, node: Node, seconds: int, head: str = "") -> str:
+    """Until the unit's server answers (or, without an API, is active); 3 if it died, 4 if time ran out, 5 if it waits
+    in vain for the other members of its instance.
 
-    Prints what it waits for every 15 s.
+    ``head`` is the address of its instance's API on another host: then until that one answers. Prints what it waits
+    for every 15 s.
     """
     api = unit.ports.get("api")
-    ready = _answers(plan, unit, f"http://{node.at(api)}") if api else "true"
+    ready = _answers(plan, unit, _own_url(plan, unit, node, api)) if api else "true"
+    if head:
+        ready = f"{CURL} -o /dev/null {head}/health"
     service = shlex.quote(f"{unit.name}.service")
     return "\n".join(
         [
             f"u={service}; begin=$(date +%s); told=0",
-            'tries() { systemctl show -p NRestarts --value "$u"; }; first=$(tries)',
+            # asked at once: between two questions the unit may go on to another state
+            "asked=ActiveState,SubState,NRestarts,ExecMainStatus; first=",
             "while :; do",
-            '  state=$(systemctl show -p ActiveState --value "$u"); sub=$(systemctl show -p SubState --value "$u")',
-            "  now=$(( $(date +%s) - begin ))",
-            '  case "$state/$sub" in failed/*|inactive/*|*/auto-restart) exit 3;; esac',
-            '  [ "$(tries)" = "$first" ] || exit 3',
+            '  for line in $(systemctl show -p "$asked" "$u"); do case "$line" in '
+            "ActiveState=*) state=${line#*=};; SubState=*) sub=${line#*=};; NRestarts=*) tries=${line#*=};; "
+            "ExecMainStatus=*) code=${line#*=};; esac; done",
+            "  first=${first:-$tries}; now=$(( $(date +%s) - begin ))",
+            *(_group_deaths(unit) if unit.group else _DEATHS),
             f'  if [ "$state" = active ] && {ready}; then exit 0; fi',
+            *([f'  case "$why" in *"{DYING}"*) echo "{IN_VAIN} ${{why%; *}}"; exit 5;; esac'] if unit.group else []),
             f'  if [ "$now" -ge {seconds} ]; then exit 4; fi',
             f"  if [ $(( now - told )) -ge {PROGRESS_SECONDS} ]; then told=$now; "
             f'echo "{unit.name}: not ready after $now s of at most {seconds}; it says: '
@@ -83,6 +110,30 @@ def wait(plan: Plan, unit: Unit, node: Node, seconds: int) -> str:
             "done",
         ]
     )
+
+
+_DEATHS = (
+    '  case "$state/$sub" in failed/*|inactive/*|*/auto-restart) exit 3;; esac',
+    '  [ "$tries" = "$first" ] || exit 3',
+)
+
+
+def _group_deaths(unit: Unit) -> tuple[str, ...]:
+    """A member that starts anew for the others' sake is not dead; one that waits for a dead one waits in vain."""
+    return (
+        '  case "$state/$sub" in failed/*|inactive/*) exit 3;; */auto-restart) '
+        f'[ "$code" = {EXIT_PEERS} ] || exit 3;; esac',
+        f"  read -r phase since why 2>/dev/null </run/vllm-fleet/{unit.name}/group || {{ phase=; why=; }}",
+        f'  case "$phase/$why" in waiting/*"{NOT_RUNNING}"*) '
+        f'if [ $(( $(date +%s) - since )) -ge {PEERS_SECONDS} ]; then echo "{IN_VAIN} $why"; exit 5; fi;; esac',
+    )
+
+
+def _own_url(plan: Plan, unit: Unit, node: Node, port: int) -> str:
+    """Where the host itself asks the unit, as words for curl."""
+    if unit.kind == "proxy" and plan.fleet.settings.tls_certificate:
+        return f"-k https://{node.at(port)}"  # whatever name the certificate is for, it is this host that is asked
+    return f"http://{unit.listens}:{port}" if unit.listens else f"http://{node.at(port)}"
 
 
 def last_words(unit: Unit) -> str:
@@ -98,10 +149,9 @@ def last_words(unit: Unit) -> str:
 
 def _answers(plan: Plan, unit: Unit, url: str) -> str:
     """Healthy, names the model, and, where an instance serves alone, gives a token."""
-    curl = "curl --noproxy '*' -sf -m 10"
-    tests = [f"{curl} -o /dev/null {url}/health"]
+    tests = [f"{CURL} -o /dev/null {url}{unit.health}"]
     if unit.kind == "engine":
-        tests.append(f"{curl} {url}/v1/models | grep -qF {_either(plan.served_name)}")
+        tests.append(f"{CURL} {url}/v1/models | grep -qF {_either(plan.served_name)}")
     if unit.role == "serve" and unit.kind == "engine":
         tests.append(f"{_completion(plan, url, 1, 120)} | grep -q '\"text\"'")
     return " && ".join(tests)
@@ -125,11 +175,15 @@ def request_body(plan: Plan, tokens: int = 16) -> Mapping[str, object]:
     return {"model": plan.served_name, "prompt": "The future of AI is", "max_tokens": tokens, "temperature": 0}
 
 
-def ask_model(plan: Plan, url: str) -> str:
-    """One real completion through an entry, body and status; tries for a minute while routes settle."""
+def ask_model(plan: Plan, url: str, socket: str | None = None) -> str:
+    """One real completion through an entry, body and status; tries for a minute while routes settle.
+
+    ``socket`` is the front door's own on the host: it needs no key, and leads to the same backends.
+    """
     body = shlex.quote(json.dumps(request_body(plan)))
+    target = f"--unix-socket {socket} http://front-door" if socket else url
     request = (
-        f"curl --noproxy '*' -s -m 120 -w '\\n%{{http_code}}\\n' {url}/v1/completions "
+        f"curl --noproxy '*' -s -m 120 -w '\\n%{{http_code}}\\n' {target}/v1/completions "
         f"-H 'Content-Type: application/json' -d {body}"
     )
     return (
@@ -165,4 +219,7 @@ def read_answer(lines: list[str]) -> tuple[str, str]:
 def curl_line(plan: Plan, url: str) -> str:
     """A line to paste."""
     body = json.dumps({"model": plan.served_name, "prompt": "The future of AI is", "max_tokens": 16})
-    return f"curl {url}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    settings = plan.fleet.settings
+    options = f"--cacert {shlex.quote(settings.tls_certificate)} " if settings.tls_certificate else ""
+    options += '-H "Authorization: Bearer $API_KEY" ' if settings.api_keys else ""
+    return f"curl {options}{url}/v1/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"

@@ -10,11 +10,11 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.operations import server
 
-from fleet import journal, waiting
+from fleet import journal, quorum, waiting
 from fleet.findings import Finding, error
 from fleet.release import Release
 from fleet.snapshot import Snapshot
-from fleet.topology import Instance, Plan, Unit
+from fleet.topology import Plan, Unit
 from tasks import edge, report
 from tasks.edge import host
 
@@ -61,25 +61,31 @@ def start(plan: Plan, stage: Sequence[str], release: Release | None) -> edge.Com
     if done:
         yield edge.changed()
         return
-    last = (errors or output or ["no message"])[-1]
-    mend = f"see journalctl -u {due[0].name} there"
-    names = ", ".join(u.name for u in due)
-    edge.say(error("UNIT-START", host.name, f"systemd did not start {names}: {last}", mend))
+    faults = [(unit, why) for unit in due if (why := _start_fault(unit))]
+    for unit, why in faults or [(due[0], (errors or output or ["no message"])[-1])]:
+        mend = f"see journalctl -u {unit.name} there"
+        edge.say(error("UNIT-START", host.name, f"systemd did not start {unit.name}: {why}", mend))
     yield edge.refuse()
 
 
 @operation()
 def answer(plan: Plan, stage: Sequence[str], seconds: int) -> edge.Commands:
     """Gate: every unit of the stage on this host is alive, and its server answers. Changes nothing."""
-    units = _units_of_stage(plan, stage)
-    if not edge.executing() or not units:
+    if not edge.executing():
         return
     node = plan.fleet.node(host.name)
-    for unit in units:
-        text = waiting.wait(plan, unit, node, seconds)
+    heads = {u.instance: plan.instance(u.instance) for u in plan.units if u.at in stage and u.kind == "engine"}
+    waits = [(u, "") for u in _units_of_stage(plan, stage)]
+    # the other members of an instance whose head starts now: what fails on them would leave the head waiting
+    for unit in plan.units_of(host.name):
+        instance = heads.get(unit.instance)
+        if unit.group and unit.at not in stage and instance and instance.head is not node:
+            waits.append((unit, instance.url))
+    for unit, head in waits:
+        text = waiting.wait(plan, unit, node, seconds, head)
         done, output, errors = edge.run_here(StringCommand(text), live=True)
         if not done:
-            edge.say(_why_not(unit, errors or output, seconds))
+            edge.say(_why_not(unit, [*output, *errors], seconds))
             yield edge.refuse()
             return
         report.alive(unit)
@@ -90,7 +96,7 @@ def enough(plan: Plan) -> edge.Commands:
     """Gate: what is left of the fleet can still serve; otherwise no host goes on."""
     if not edge.executing():
         return
-    missing = unserved(plan, edge.lost_hosts())
+    missing = quorum.unserved(plan, edge.lost_hosts())
     if missing:
         lost = ", ".join(sorted(edge.lost_hosts()))
         mend = "mend them and run again; what runs is left as it is"
@@ -104,7 +110,7 @@ def smoke(plan: Plan) -> edge.Commands:
     url = entry_of(plan, host.name)
     if not edge.executing() or url is None:
         return
-    done, output, errors = edge.run_here(StringCommand(waiting.ask_model(plan, url)))
+    done, output, errors = edge.run_here(StringCommand(waiting.ask_model(plan, url, _local_socket(plan))))
     text, fault = waiting.read_answer(output)
     if not done or fault:
         what = f"no completion through {url}: {fault or (errors or ['no message'])[-1]}"
@@ -114,25 +120,16 @@ def smoke(plan: Plan) -> edge.Commands:
     report.served(plan, url, text)
 
 
+def _local_socket(plan: Plan) -> str | None:
+    """The front door's socket on this host: a completion through it needs no key."""
+    door = next((u for u in plan.units_of(host.name) if u.config), None)
+    return f"/run/vllm-fleet/{door.name}/api.sock" if door else None
+
+
 def entry_of(plan: Plan, name: str) -> str | None:
     """The address at which clients reach the service on this host."""
-    start = f"http://{plan.fleet.node(name).at(0)[:-1]}"
-    return next((e for e in plan.entries if e.startswith(start)), None)
-
-
-def unserved(plan: Plan, lost: frozenset[str]) -> str:
-    """The role or duty for which no whole instance is left, or nothing."""
-    for role in plan.recipe.roles:
-        if not any(_is_whole(i, lost) for i in plan.of_role(role)):
-            return role
-    proxies = [u.host for u in plan.units if u.kind == "proxy"]
-    if proxies and set(proxies) <= lost:
-        return "proxy"
-    return ""
-
-
-def _is_whole(instance: Instance, lost: frozenset[str]) -> bool:
-    return not any(m.node.name in lost for m in instance.members)
+    address = plan.fleet.node(name).at(0)[:-1]
+    return next((e for e in plan.entries if e.partition("://")[2].startswith(address)), None)
 
 
 def _units_of_stage(plan: Plan, stage: Sequence[str]) -> list[Unit]:
@@ -156,9 +153,35 @@ def _refuse_without_peers(plan: Plan, units: list[Unit]) -> bool:
     return False
 
 
+def _all_out(unit: Unit) -> list[str]:
+    """The front door's backends, if somebody has taken every one of them out."""
+    ask = f"python3 {unit.current}/run/door.py /run/vllm-fleet/{unit.name} status"
+    done, rows, _ = edge.run_here(StringCommand(ask))
+    states = dict(row.split("\t")[:2] for row in rows if row.count("\t") == 3)
+    return list(states) if done and states and set(states.values()) == {"out"} else []
+
+
+def _start_fault(unit: Unit) -> str:
+    """Why a unit that should run does not, in its own words."""
+    done, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
+    words = waiting.after_mark(words)
+    if not done or not words:
+        return (errors or ["no message"])[-1]
+    return "" if words[0] == "active" and not unit.reload else journal.reason(words[1:])
+
+
 def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
     """The finding for a unit that did not come up, from its own last words."""
     see = f"see journalctl -u {unit.name} there"
+    vain = next((line for line in said if line.startswith(waiting.IN_VAIN)), "")
+    if vain:
+        what = f"{unit.name} waits {vain.removesuffix(';')}"
+        return error("RUN-PEERS", host.name, what, "mend that host's unit and run again")
+    if unit.reload and (out := _all_out(unit)):
+        mend = f"put them back: {unit.current}/run/door.py /run/vllm-fleet/{unit.name} back {out[0]}"
+        return error(
+            "DOOR-OUT", host.name, f"{unit.name} has nothing in service: {', '.join(out)} are out by hand", mend
+        )
     _, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
     words = waiting.after_mark(words)
     if not words:

@@ -13,7 +13,7 @@ from fleet.check import check_plan
 from fleet.findings import FleetError, error, errors, exit_code
 from fleet.plan import plan
 from fleet.topology import Plan
-from tasks import inventory
+from tasks import credentials, inventory
 from tasks.show import show
 
 EXIT_ERRORS, EXIT_UNUSABLE = 1, 2
@@ -27,6 +27,7 @@ def check_before_connecting(params: dict[str, Any]) -> None:
     try:
         _plans["current"] = the_plan = plan_of(path, overrides(params.get("data") or ()))
         _refuse_empty_limit(the_plan, params)
+        credentials.files_of(the_plan)
     except FleetError as exc:
         show(exc.findings)
         sys.exit(exit_code(exc))
@@ -94,3 +95,8 @@ def _refuse_empty_limit(the_plan: Plan, params: dict[str, Any]) -> None:
     left = (matching("limit") or names) - matching("exclude")
     if not left:
         raise FleetError(error("RUN-LIMIT", "--limit, --exclude", "they leave no host", "leave one in"))
+    for instance in the_plan.instances:
+        members = [m.node.name for m in instance.members]
+        if instance.is_group and 0 < len(left.intersection(members)) < len(members):
+            what = f"they cut {instance.name}, which runs on {', '.join(members)} as one"
+            raise FleetError(error("RUN-LIMIT", "--limit, --exclude", what, "leave all of them in, or none"))

@@ -30,8 +30,8 @@ class InstalledRelease(FactBase[dict[str, Any]]):
     def default() -> dict[str, Any]:
         return {}
 
-    def command(self) -> str:
-        return apply.ask()
+    def command(self, home: str) -> str:
+        return apply.ask(home)
 
     def process(self, output: list[str]) -> dict[str, Any]:
         return apply.read(output)
@@ -44,8 +44,8 @@ class InstalledFiles(FactBase[dict[str, str]]):
     def default() -> dict[str, str]:
         return {}
 
-    def command(self) -> str:
-        return apply.ask_files()
+    def command(self, home: str) -> str:
+        return apply.ask_files(home)
 
     def process(self, output: list[str]) -> dict[str, str]:
         return apply.read_files(output)
@@ -63,7 +63,7 @@ def install(wanted: Release | None) -> edge.Commands:
     if wanted is None:
         yield edge.refuse()
         return
-    installed = host.get_fact(InstalledRelease)
+    installed = host.get_fact(InstalledRelease, home=wanted.home)
     if apply.is_in_place(wanted, installed):
         host.noop(f"release {wanted.id} is in place")
         return
@@ -88,7 +88,7 @@ def _folded(text: str, width: int = 4096) -> list[str]:
 
 def _tell(wanted: Release, installed: Mapping[str, Any]) -> None:
     """What would change, unit by unit; with --diff, line by line."""
-    there = host.get_fact(InstalledFiles) if installed.get("id") else {}
+    there = host.get_fact(InstalledFiles, home=wanted.home) if installed.get("id") else {}
     before = installed.get("id") or "none"
     logger.info(f"{host.print_prefix}release {before} -> {wanted.id}")
     for line in apply.changes(there, {path: text for path, (_, text) in wanted.files.items()}):

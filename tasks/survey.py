@@ -7,6 +7,7 @@ from typing import Any
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.facts import FactBase
+from pyinfra.api.operation import operation
 
 from fleet import admission, snapshot
 from fleet.findings import error
@@ -16,6 +17,7 @@ from tasks import edge, guard
 from tasks.edge import host
 
 _NO_SUDO = "no-sudo"
+_seen: dict[str, Snapshot] = {}
 
 
 class HostSnapshot(FactBase[Any]):
@@ -59,4 +61,17 @@ def survey(plan: Plan) -> Snapshot | None:
         what = "the first command had no answer; the login's shell or sudo did not run it"
         edge.admit([error("HOST-ANSWER", host.name, what, "try it: ssh to the host as this user and run sudo -n id")])
         return None
+    _seen[host.name] = seen
     return seen if edge.admit(admission.judge(plan, node, seen)) else None
+
+
+@operation()
+def agree(plan: Plan) -> edge.Commands:
+    """Gate: the hosts of an instance have the same image, engine, Ray and Python. Changes nothing."""
+    if not edge.executing():
+        return
+    mine = [f for f in admission.differences(plan, _seen) if f.where == host.name]
+    for finding in mine:
+        edge.say(finding)
+    if mine:
+        yield edge.refuse()

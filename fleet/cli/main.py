@@ -10,6 +10,7 @@ import click
 
 from fleet import __version__
 from fleet.findings import Finding, FleetError, as_json, errors, exit_code
+from fleet.topology import Plan
 from tasks.show import show
 
 EXIT_CLEAN, EXIT_ERRORS = 0, 1
@@ -41,29 +42,50 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("inventory")
+@click.argument("inventories", nargs=-1, required=True, metavar="INVENTORY...")
 @click.option("--json", "json_output", is_flag=True, help="Findings as JSON on standard output.")
-def check(inventory: str, json_output: bool) -> None:
+def check(inventories: tuple[str, ...], json_output: bool) -> None:
     """Say what is wrong with INVENTORY and its recipe, without touching a machine.
 
+    Several inventories are also held against each other: services that share hosts must not meet there.
     Exit code 0: clean, or warnings only. 1: errors. 2: cannot be read.
     """
+    from fleet import sharing
+
+    plans: list[Plan] = []
+    answers, code = [], EXIT_CLEAN
+    for inventory in inventories:
+        plan, findings, its_code = _checked(inventory)
+        code = max(code, its_code)
+        plans += [plan] if plan else []
+        answers.append({"inventory": inventory, "findings": as_json(findings)})
+        if not json_output:
+            show(findings)
+            if plan is not None:
+                click.echo(summary(inventory, findings))
+    between = sharing.between(plans)
+    code = max(code, EXIT_ERRORS if between else EXIT_CLEAN)
+    if json_output:
+        several = {"inventories": answers, "between": as_json(between)}
+        click.echo(json.dumps(several if len(inventories) > 1 else answers[0], indent=1))
+    else:
+        show(between)
+    sys.exit(code)
+
+
+def _checked(inventory: str) -> tuple[Plan | None, tuple[Finding, ...], int]:
+    """Plan, findings and exit code of one inventory."""
     from fleet.check import check_plan
+    from tasks import credentials
     from tasks.guard import plan_of
 
     try:
         plan = plan_of(inventory)
+        credentials.files_of(plan)
         findings = check_plan(plan)
-        code = EXIT_ERRORS if errors(findings) else EXIT_CLEAN
+        return plan, findings, EXIT_ERRORS if errors(findings) else EXIT_CLEAN
     except FleetError as exc:
-        plan, findings, code = None, exc.findings, exit_code(exc)
-    if json_output:
-        click.echo(json.dumps({"inventory": inventory, "findings": as_json(findings)}, indent=1))
-    else:
-        show(findings)
-        if plan is not None:
-            click.echo(summary(inventory, findings))
-    sys.exit(code)
+        return None, exc.findings, exit_code(exc)
 
 
 def summary(inventory: str, findings: Iterable[Finding]) -> str:
@@ -121,8 +143,10 @@ def _body(script: str) -> str:
 
 def _register() -> None:
     """Commands that live in modules of their own."""
+    from fleet.cli.draw import draw
     from fleet.cli.run import run
 
+    main.add_command(draw)
     main.add_command(run)
     try:
         from fleet.cli.lab import lab

@@ -9,11 +9,13 @@ Dockerfiles), where the tutorial's interactive shell finds them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fleet.platforms.base import Platform
 from fleet.recipe import Engine
 
+# HCCL takes this many ports from its base on, on the host and on each device (HCCL environment reference).
+HCCL_HOST_PORT, HCCL_DEVICE_PORT, HCCL_PORTS = 60000, 16666, 32
 ALWAYS = ("/dev/davinci_manager", "/dev/devmm_svm", "/dev/hisi_hdc")
 
 MOUNTS = (
@@ -48,10 +50,31 @@ def network_env(address: str, interface: str) -> dict[str, str]:
 
 def ray_env(indices: Sequence[int]) -> dict[str, str]:
     """What must stand in the environment before ``ray start`` (vllm-ascend's Ray guide)."""
+    return {"RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1", **visible_env(indices)}
+
+
+def visible_env(indices: Sequence[int]) -> dict[str, str]:
+    """The devices that a process outside a container may use."""
+    return {"ASCEND_RT_VISIBLE_DEVICES": ",".join(str(i) for i in indices)}
+
+
+def sharing_env(indices: Sequence[int]) -> dict[str, str]:
+    """Ports of HCCL for a service beside another on one host: both would take 60000 on and 16666 on (EI0019, EI0020).
+
+    HCCL environment reference: HCCL_HOST_SOCKET_PORT_RANGE goes before HCCL_IF_BASE_PORT; both ranges must be given
+    on every rank.
+    """
+    host, device = hccl_slot(indices, HCCL_HOST_PORT), hccl_slot(indices, HCCL_DEVICE_PORT)
     return {
-        "RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES": "1",
-        "ASCEND_RT_VISIBLE_DEVICES": ",".join(str(i) for i in indices),
+        "HCCL_HOST_SOCKET_PORT_RANGE": f"{host.start}-{host.stop - 1}",
+        "HCCL_NPU_SOCKET_PORT_RANGE": f"{device.start}-{device.stop - 1}",
     }
+
+
+def hccl_slot(indices: Iterable[int], base: int) -> range:
+    """HCCL's ports for a service that has these devices of a shared host: disjoint wherever the devices are."""
+    start = base + HCCL_PORTS * min(indices, default=0)
+    return range(start, start + HCCL_PORTS)
 
 
 def family(name: str, devices_per_host: int, tag_suffix: str) -> Platform:
@@ -72,5 +95,7 @@ def family(name: str, devices_per_host: int, tag_suffix: str) -> Platform:
         setup_files=SETUP_FILES,
         container_setup_files=CONTAINER_SETUP_FILES,
         ray_env=ray_env,
+        sharing_env=sharing_env,
+        visible_env=visible_env,
         limits=LIMITS,
     )

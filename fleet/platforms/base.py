@@ -38,4 +38,8 @@ class Platform:
     setup_files: tuple[str, ...] = ()
     container_setup_files: tuple[str, ...] = ()
     ray_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
+    # What keeps a service on some devices of a host apart from one on the others: ports, and, where no container
+    # does it, which devices are seen.
+    sharing_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
+    visible_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
     limits: Mapping[str, str] = field(default_factory=dict)

@@ -36,6 +36,10 @@ def _network_env(address: str, interface: str) -> dict[str, str]:
     }
 
 
+def _visible_env(indices: Sequence[int]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in indices)}
+
+
 PLATFORM = Platform(
     name="nvidia",
     devices_per_host=8,
@@ -44,6 +48,7 @@ PLATFORM = Platform(
     devices=_devices,
     image=_image,
     docker_options=_docker_options,
-    ray_env=lambda indices: {"CUDA_VISIBLE_DEVICES": ",".join(str(i) for i in indices)},
+    ray_env=_visible_env,
+    visible_env=_visible_env,
     limits={"LimitMEMLOCK": "infinity", "LimitNOFILE": "1048576"},
 )

@@ -15,7 +15,7 @@ from tasks.guard import plan_of
 LAB = Snapshot(
     user_id=0,
     interfaces={"10.231.77.10": "host0"},
-    tools=frozenset({"base64", "curl", "flock", "haproxy", "ip", "ss", "tar"}),
+    tools=frozenset({"base64", "curl", "flock", "haproxy", "ip", "python3", "ss", "tar"}),
     paths=frozenset({"/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"}),
     engines={"/opt/vllm/0.32.0": ("vllm-0.32.0+cpu",)},
     disk_free={"/": 5_000_000_000},
@@ -187,6 +187,30 @@ def test_a_missing_router_names_its_own_key() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("inventory", "host", "wanted"),
+    [
+        ("lab", "lab-0", True),  # the front door's handle
+        ("lab", "lab-1", False),
+        ("lab-pd", "lab-0", False),
+        ("a3-pd", "10.10.0.11", False),
+        ("a3-pd", "10.10.0.12", True),  # what keeps the two hosts of decode together
+        ("a3-pd", "10.10.0.13", True),
+        ("a2-ray", "10.10.0.12", True),
+        ("a3-2p4d", "10.10.0.14", False),  # a set's router, and no front door
+    ],
+)
+def test_python_is_needed_where_one_of_our_programs_runs(inventory: str, host: str, wanted: bool) -> None:
+    made = plan_for(inventory)
+    assert ("python3" in question(made, made.fleet.node(host)).tools) is wanted
+
+
+def test_a_host_without_python_is_told_which_package_has_it() -> None:
+    assert lines("lab", "lab-0", replace(LAB, tools=LAB.tools - {"python3"})) == [
+        "error: lab-0: python3 is not installed; install the package python3 [HOST-TOOL]"
+    ]
+
+
 def test_haproxy_is_no_fault_the_deploy_installs_it() -> None:
     assert lines("lab", "lab-0", replace(LAB, tools=LAB.tools - {"haproxy"})) == []
 
@@ -199,11 +223,11 @@ def test_all_faults_of_a_host_are_told_at_once() -> None:
     found = judge(lab := plan_for("lab"), lab.fleet.node("lab-0"), Snapshot(user_id=1000))
     assert [f.rule for f in found] == [
         *("HOST-ROOT", "HOST-SYSTEMD"),
-        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
+        *["HOST-TOOL"] * 7,
         *("WEIGHTS-MISSING", "HOST-ENGINE"),
     ]
     assert [f.what for f in found if f.rule == "HOST-TOOL"] == [
-        f"{tool} is not installed" for tool in ("base64", "curl", "flock", "ip", "ss", "tar")
+        f"{tool} is not installed" for tool in ("base64", "curl", "flock", "ip", "python3", "ss", "tar")
     ]
 
 
@@ -211,7 +235,7 @@ def test_with_ip_there_the_network_is_told_of_too() -> None:
     found = judge(lab := plan_for("lab"), lab.fleet.node("lab-0"), Snapshot(user_id=1000, tools=frozenset({"ip"})))
     assert [f.rule for f in found] == [
         *("HOST-ROOT", "HOST-SYSTEMD", "NET-ADDRESS"),
-        *("HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL", "HOST-TOOL"),
+        *["HOST-TOOL"] * 6,
         *("WEIGHTS-MISSING", "HOST-ENGINE"),
     ]
 
@@ -223,7 +247,7 @@ def test_with_ip_there_the_network_is_told_of_too() -> None:
             "lab",
             "lab-0",
             Question(
-                tools=("base64", "curl", "flock", "haproxy", "ip", "ss", "tar"),
+                tools=("base64", "curl", "flock", "haproxy", "ip", "python3", "ss", "tar"),
                 paths=("/opt/models/lab/tiny-qwen3-moe/config.json", "/opt/vllm/0.32.0/bin/vllm"),
                 venvs=("/opt/vllm/0.32.0",),
             ),

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from fleet import apply, release
+from fleet import apply, release, topology
 from fleet.release import Release
+from fleet.topology import home_of
 
 SCRIPT = r"""#!/bin/bash
 # vllm-serve-0 on h: written by vllm-fleet
@@ -137,17 +138,13 @@ class Host:
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     for name in ("etc", "systemd", "bin"):
         (tmp_path / name).mkdir()
-    for module in (apply, release):
-        monkeypatch.setattr(module, "ROOT", str(tmp_path / "etc"))
+    monkeypatch.setattr(topology, "ROOT", str(tmp_path / "etc"))
     monkeypatch.setattr(apply, "SYSTEMD", str(tmp_path / "systemd"))
-    wants = tmp_path / "systemd" / "multi-user.target.wants"
-    wants.mkdir()
+    monkeypatch.setattr(apply, "WANTS", str(tmp_path / "systemd/multi-user.target.wants"))
     systemctl = tmp_path / "bin" / "systemctl"
     systemctl.write_text(
         f'#!/bin/sh\necho "$*" >> {tmp_path}/systemctl.log\n'
         f'if [ "$1" = stop ]; then readlink {tmp_path}/etc/current >> {tmp_path}/stopped.log; fi\n'
-        f'if [ "$1" = enable ]; then shift 2; for u; do ln -sf ../$u {wants}/$u; done; fi\n'
-        f'if [ "$1" = disable ]; then rm -f {wants}/$2; fi\n'
     )
     systemctl.chmod(0o755)
 
@@ -160,13 +157,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     return Host(tmp_path, run)
 
 
-def made(ident: str, *units: str, **more: str) -> Release:
+def made(ident: str, *units: str, service: str = "", **more: str) -> Release:
     """A release with a script and a unit file for each unit."""
     files = {f"run/{u}.sh": (0o755, SCRIPT) for u in units}
     files |= {f"units/{u}.service": (0o644, f"[Service]\nExecStart={u}\n") for u in units}
     files |= {name: (0o644, text) for name, text in more.items()}
     files["manifest.json"] = (0o644, "{}\n")
-    return Release(ident, dict(sorted(files.items())), {u: ident for u in units})
+    return Release(ident, dict(sorted(files.items())), {u: ident for u in units}, home_of(service))
 
 
 def test_a_release_is_written_switched_to_and_enabled(host: Host) -> None:
@@ -175,14 +172,15 @@ def test_a_release_is_written_switched_to_and_enabled(host: Host) -> None:
     assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
     assert (host.etc / "current/run/vllm-a.sh").read_text() == SCRIPT
     assert (host.etc / "current/run/vllm-a.sh").stat().st_mode & 0o777 == 0o755
-    assert (host.folder / "systemd/vllm-b.service").readlink() == host.etc / "current/units/vllm-b.service"
-    assert host.asked() == ["daemon-reload", "enable --quiet vllm-a.service vllm-b.service"]
+    for folder in ("systemd", "systemd/multi-user.target.wants"):  # through the link, whichever release it will be
+        assert (host.folder / folder / "vllm-b.service").readlink() == host.etc / "current/units/vllm-b.service"
+    assert host.asked() == ["daemon-reload"]
 
 
 def test_what_is_there_is_told_back(host: Host) -> None:
     wanted = made("aaaaaaaaaaaa", "vllm-a")
     host.install(wanted)
-    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
+    answer = apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines())
     assert answer == {
         "id": "aaaaaaaaaaaa",
         "files": {
@@ -193,19 +191,19 @@ def test_what_is_there_is_told_back(host: Host) -> None:
         "units": {"vllm-a": "enabled"},
     }
     assert apply.is_in_place(wanted, answer)
-    texts = apply.read_files(host.run(apply.ask_files()).stdout.splitlines())
+    texts = apply.read_files(host.run(apply.ask_files(home_of(""))).stdout.splitlines())
     assert texts == {path: text for path, (_, text) in wanted.files.items()}
 
 
 def test_nothing_is_told_of_a_bare_host(host: Host) -> None:
-    done = host.run(apply.ask())
+    done = host.run(apply.ask(home_of("")))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_a_unit_that_is_not_enabled_is_told_so_that_it_is_written_again(host: Host) -> None:
     host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
     (host.folder / "systemd/multi-user.target.wants/vllm-a.service").unlink()
-    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
+    answer = apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines())
     assert answer["units"] == {"vllm-a": "disabled"}
     assert not apply.is_in_place(wanted, answer)
 
@@ -213,9 +211,9 @@ def test_a_unit_that_is_not_enabled_is_told_so_that_it_is_written_again(host: Ho
 @pytest.mark.parametrize("units", [(), ("vllm-a",), ("vllm-a", "vllm-b")], ids=["none", "one", "two"])
 def test_a_release_is_in_place_once_it_is_written(host: Host, units: tuple[str, ...]) -> None:
     wanted = made("aaaaaaaaaaaa", *units, **{"proxy/haproxy.cfg": "Grüße\n"})
-    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines()))
     host.install(wanted)
-    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines()))
 
 
 def _link(host: Host, unit: str) -> None:
@@ -238,26 +236,25 @@ DIFFERENCES: dict[str, Callable[[Host], object]] = {
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_release_is_not_in_place_and_the_next_run_mends_it(host: Host, difference: str) -> None:
-    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
-    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    host.install(wanted := made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))  # in place now, as above
     DIFFERENCES[difference](host)
-    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    assert not apply.is_in_place(wanted, apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines()))
     done = host.install(wanted)
     assert (done.returncode, done.stderr) == (0, "")
-    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines()))
 
 
 def test_a_release_of_the_same_content_and_another_name_is_not_in_place(host: Host) -> None:
     host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
-    answer = apply.read(host.run(apply.ask()).stdout.splitlines())
-    assert not apply.is_in_place(Release("bbbbbbbbbbbb", wanted.files, wanted.unit_ids), answer)
+    answer = apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines())
+    assert not apply.is_in_place(Release("bbbbbbbbbbbb", wanted.files, wanted.unit_ids, wanted.home), answer)
 
 
 def test_units_of_others_do_not_count(host: Host) -> None:
     (host.folder / "systemd/vllm-other.service").write_text("[Service]\n")
     (host.folder / "systemd/vllm-linked.service").symlink_to("/usr/lib/systemd/system/vllm-linked.service")
     host.install(wanted := made("aaaaaaaaaaaa", "vllm-a"))
-    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask()).stdout.splitlines()))
+    assert apply.is_in_place(wanted, apply.read(host.run(apply.ask(home_of(""))).stdout.splitlines()))
 
 
 def test_a_new_release_leaves_the_old_one_for_a_way_back(host: Host) -> None:
@@ -271,13 +268,7 @@ def test_units_that_are_gone_are_stopped_and_forgotten(host: Host) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
     host.asked()
     host.install(made("bbbbbbbbbbbb", "vllm-a"))
-    assert host.asked() == [
-        "stop vllm-b.service",
-        "disable vllm-b.service",
-        "reset-failed vllm-b.service",
-        "daemon-reload",
-        "enable --quiet vllm-a.service",
-    ]
+    assert host.asked() == ["stop vllm-b.service", "reset-failed vllm-b.service", "daemon-reload"]
     assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == ["vllm-a.service"]
     assert [p.name for p in (host.folder / "systemd/multi-user.target.wants").iterdir()] == ["vllm-a.service"]
 
@@ -289,10 +280,9 @@ def test_units_that_are_gone_are_stopped_while_their_own_settings_still_hold(hos
     assert (host.folder / "stopped.log").read_text() == "releases/aaaaaaaaaaaa\n"
     assert host.asked() == [
         "stop vllm-a.service vllm-c.service",
-        *("disable vllm-a.service", "reset-failed vllm-a.service"),
-        *("disable vllm-c.service", "reset-failed vllm-c.service"),
+        "reset-failed vllm-a.service",
+        "reset-failed vllm-c.service",
         "daemon-reload",
-        "enable --quiet vllm-b.service",
     ]
     assert (host.etc / "current").readlink() == Path("releases/bbbbbbbbbbbb")
 
@@ -300,7 +290,7 @@ def test_units_that_are_gone_are_stopped_while_their_own_settings_still_hold(hos
 def test_a_unit_that_cannot_be_stopped_does_not_keep_the_release_out(host: Host) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a", "vllm-b"))
     systemctl = host.folder / "bin/systemctl"
-    systemctl.write_text(systemctl.read_text() + 'case "$1" in stop|disable|reset-failed) exit 5;; esac\n')
+    systemctl.write_text(systemctl.read_text() + 'case "$1" in stop|reset-failed) exit 5;; esac\n')
     assert host.install(made("bbbbbbbbbbbb", "vllm-a")).returncode == 0
     assert (host.etc / "current").readlink() == Path("releases/bbbbbbbbbbbb")
     assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == ["vllm-a.service"]
@@ -310,7 +300,7 @@ def test_nothing_is_stopped_where_no_unit_is_gone(host: Host) -> None:
     host.install(made("aaaaaaaaaaaa", "vllm-a"))
     host.asked()
     host.install(made("bbbbbbbbbbbb", "vllm-a", "vllm-b"))
-    assert host.asked() == ["daemon-reload", "enable --quiet vllm-a.service vllm-b.service"]
+    assert host.asked() == ["daemon-reload"]
 
 
 def test_units_of_others_are_left_alone(host: Host) -> None:
@@ -328,10 +318,7 @@ def test_a_release_without_units_is_one_too(host: Host) -> None:
     host.asked()
     done = host.install(made("bbbbbbbbbbbb"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert host.asked() == [
-        *("stop vllm-a.service", "disable vllm-a.service", "reset-failed vllm-a.service"),
-        "daemon-reload",
-    ]
+    assert host.asked() == ["stop vllm-a.service", "reset-failed vllm-a.service", "daemon-reload"]
 
 
 def test_what_a_cut_run_left_is_removed(host: Host) -> None:
@@ -390,3 +377,39 @@ def test_a_second_run_waits_for_the_first(host: Host, monkeypatch: pytest.Monkey
     assert done.returncode == 1
     assert done.stderr == "another run is writing here\n"
     assert (host.etc / "current").readlink() == Path("releases/aaaaaaaaaaaa")
+
+
+# ---- several services on a host
+
+
+def in_place(host: Host, wanted: Release) -> bool:
+    return apply.is_in_place(wanted, apply.read(host.run(apply.ask(wanted.home)).stdout.splitlines()))
+
+
+def test_services_beside_each_other_each_see_their_own(host: Host) -> None:
+    chat, code = (
+        made("aaaaaaaaaaaa", "vllm-chat-a", service="chat"),
+        made("bbbbbbbbbbbb", "vllm-code-a", service="code"),
+    )
+    plain = made("cccccccccccc", "vllm-a")
+    for wanted in (chat, code, plain):
+        assert host.install(wanted).returncode == 0
+    assert [in_place(host, wanted) for wanted in (chat, code, plain)] == [True, True, True]
+    assert (host.etc / "services/chat/current").readlink() == Path("releases/aaaaaaaaaaaa")
+    assert (host.etc / "current").readlink() == Path("releases/cccccccccccc")
+    assert "stop" not in " ".join(host.asked())
+
+
+@pytest.mark.parametrize("service", ["", "chat"])
+def test_a_service_that_goes_takes_none_of_the_others_along(host: Host, service: str) -> None:
+    others = [name for name in ("", "chat", "code") if name != service]
+    kept = [made("aaaaaaaaaaaa", f"vllm-{name}-a", service=name) for name in others]
+    for wanted in (*kept, made("bbbbbbbbbbbb", "vllm-x-a", "vllm-x-b", service=service)):
+        host.install(wanted)
+    host.asked()
+    host.install(made("dddddddddddd", service=service))
+    assert host.asked()[0] == "stop vllm-x-a.service vllm-x-b.service"
+    assert [in_place(host, wanted) for wanted in kept] == [True, True]
+    assert sorted(p.name for p in (host.folder / "systemd").glob("vllm-*")) == sorted(
+        f"vllm-{n}-a.service" for n in others
+    )

@@ -47,6 +47,9 @@ def case(
     return pytest.param(inventory, data, recipe, fragments, id=name)
 
 
+# Lists in lists in lists.
+DEEP = "__import__('functools').reduce(lambda a, _: [a], range(5000), [])"
+
 CASES = [
     # ---- the inventory file
     case("empty-inventory", "DIR/fleet.py", "empty", "serve = [", "[INV-EMPTY]", inventory=""),
@@ -121,8 +124,20 @@ CASES = [
     case("data-latin-1", "DIR/group_data/fleet.py", "not UTF-8", "[INV-READ]", data=b"# caf\xe9\n"),
     case("misspelt-key", "unknown key weight_dir", "write weights_dir", "[INV-KEY]", data='weight_dir = "/mnt"\n'),
     case("key-of-nobody", "unknown key colour", "use one of", "[INV-KEY]", data='colour = "red"\n'),
-    case("devices-is-text", "devices", "'8'", "[INV-KEY]", data='devices = "8"\n'),
-    case("devices-is-none-of-them", "devices", "greater than or equal to 1", "[INV-KEY]", data="devices = 0\n"),
+    case("devices-is-text", "devices", "'eight' is no number of devices and no list", data='devices = "eight"\n'),
+    case("devices-is-none-of-them", "devices", "0 is no number of devices", "write 8, '8-15'", data="devices = 0\n"),
+    case("devices-huge", "devices", "this int is no number of devices", "[INV-KEY]", data="devices = 10**5000\n"),
+    case("devices-deep", "devices", "this list is no number of devices", "[INV-KEY]", data=f"devices = {DEEP}\n"),
+    case(
+        "devices-arabic", "devices", "'\u0660-\u0667' is no number of", "[INV-KEY]", data='devices = "\u0660-\u0667"\n'
+    ),
+    case("devices-long", "devices", "xxx... is no number", "[INV-KEY]", data='devices = "x" * 200000\n'),
+    case("devices-long-list", "devices", "0,0,... is no number", "[INV-KEY]", data='devices = "0," * 100000 + "0"\n'),
+    case("port-huge", "proxy_port", "[INV-KEY]", data="proxy_port = 10**5000\n"),
+    case("port-deep", "proxy_port", "not this list", "[INV-KEY]", data=f"proxy_port = {DEEP}\n"),
+    case("port-long", "proxy_port", "xxx...", "[INV-KEY]", data='proxy_port = "x" * 200000\n'),
+    case("offset-huge", "port_offset", "[INV-KEY]", data="port_offset = 10**5000\n"),
+    case("recipe-deep", "recipe", "not this list", "[INV-KEY]", data=f"recipe = {DEEP}\n"),
     case("mounts-is-text", "mounts", "list", "[INV-KEY]", data='mounts = "/data"\n'),
     case(
         "mount-is-relative", "'data:/data' is no mount", "/path:/inside", "[INV-KEY]", data='mounts = ["data:/data"]\n'
@@ -547,6 +562,7 @@ def test_ends_in_one_clear_line(
     lines = refusal(path).replace(str(tmp_path), "DIR").splitlines()
     assert any(all(fragment in line for fragment in fragments) for line in lines), "\n".join(lines)
     assert all(line.startswith("error: ") for line in lines), "\n".join(lines)
+    assert all(len(line) < 1500 for line in lines), max(map(len, lines))
 
 
 @pytest.mark.parametrize(

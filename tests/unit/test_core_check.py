@@ -73,6 +73,8 @@ reference: {results: {requests: 800, concurrency: 160}}
 ACCURACY = "reference: {accuracy: {value: 91.16, measured_with: vllm-ascend 0.13.0}}\n"
 YARN = A3.replace("{tensor_parallel_size: 8}", "{yarn: {factor: 4}, args: {max-model-len: 163840}}")
 
+PAIRS = A3.replace("tensor_parallel_size: 8", "tensor_parallel_size: 2")
+
 # rule: (a healthy plan, what is changed in it, what then breaks the rule, what the line holds)
 RULES = {
     "PORT-KV-DIRECT": (PD, "36000", "30000", ["prefill-0", "kv port 30000", "20000-35999", "to 36000 or above"]),
@@ -100,8 +102,8 @@ RULES = {
     "REFERENCE-VERSION": (A3 + ACCURACY, "vllm-ascend 0.13.0}", "vllm-ascend 0.11.0rc0}", ["0.11.0rc0", "runs 0.13.0"]),
     "IMAGE-CUDA": (NVIDIA, "0.19.1", "0.20.0", ["vllm/vllm-openai:v0.20.0", "R580", "v0.20.0-cu129"]),
     "VERSION-ARGUMENT": (
-        NVIDIA.replace("{tensor_parallel_size: 8}", "{args: {swap-space: 4}}"),
-        "0.19.1",
+        NVIDIA.replace("{tensor_parallel_size: 8}", "{args: {swap-space: 4}}").replace("0.19.1", "0.17.1"),
+        "0.17.1",
         "0.21.0",
         ["vLLM 0.21.0 has no --swap-space", "left out"],
     ),
@@ -112,6 +114,56 @@ RULES = {
         ["runs code that comes with the weights", "remove it"],
     ),
 }
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [
+        (16, None),
+        ("0-1", None),
+        ("4,5,14,15", None),
+        ("0-2", "device 2 is given without 3, the other die of the same NPU"),
+        ("1-2", "device 1 is given without 0, the other die of the same NPU"),
+        ("15,4-5", "device 15 is given without 14, the other die of the same NPU"),
+    ],
+)
+def test_the_two_dies_of_an_npu_go_together(devices: int | str, told: str | None) -> None:
+    found = [f for f in check_plan(lay(PAIRS, data={"devices": devices})) if f.rule == "DEVICES-PAIRS"]
+    assert [(f.where, f.what) for f in found] == ([("fleet.py 10.0.0.1", told)] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("platform", "devices", "told"),
+    [
+        ("ascend-a3", 16, None),
+        ("ascend-a3", "0-15", None),
+        ("ascend-a3", "14-17", "device 17 is given, the usual ascend-a3 host has 0 to 15"),
+        ("ascend-a2", "6-7", None),
+        ("ascend-a2", "8-15", "device 15 is given, the usual ascend-a2 host has 0 to 7"),
+        ("ascend-a2", 16, None),  # a host of its own: as many as were counted there
+    ],
+)
+def test_devices_that_the_family_does_not_usually_have(platform: str, devices: int | str, told: str | None) -> None:
+    made = lay(PAIRS.replace("ascend-a3", platform), data={"devices": devices})
+    found = [f for f in check_plan(made) if f.rule == "DEVICES-COUNT"]
+    where = ("fleet.py 10.0.0.1", "warning")
+    assert [(f.where, f.severity, f.what) for f in found] == ([(*where, told)] if told else [])
+
+
+@pytest.mark.parametrize(("devices", "told"), [("0-7", []), ("7-8", ["DEVICES-COUNT"])])
+def test_the_gpus_of_a_host_are_counted_too(devices: str, told: list[str]) -> None:
+    text = NVIDIA.replace("tensor_parallel_size: 8", "tensor_parallel_size: 2")
+    assert rules(lay(text, data={"devices": devices})) == told
+
+
+def test_cpus_are_not_counted() -> None:
+    text = NVIDIA.replace("nvidia", "cpu").replace("tensor_parallel_size: 8", "")
+    assert rules(lay(text, data={"devices": "4"})) == []
+
+
+def test_only_an_a3s_devices_are_dies() -> None:
+    text = PAIRS.replace("ascend-a3", "ascend-a2")
+    assert rules(lay(text, data={"devices": "0-2"})) == []
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -131,7 +183,7 @@ def test_a_broken_twin_has_it(rule: str) -> None:
 
 
 def test_every_check_has_its_rule_here() -> None:
-    assert len(checks.CHECKS) == len(RULES)
+    assert len(checks.CHECKS) == len([*RULES, "DEVICES-PAIRS", "DEVICES-COUNT"])
 
 
 def test_the_direct_range_is_narrower_from_0_18_on() -> None:
@@ -165,6 +217,7 @@ SHIPPED = {
     "a2-bf16": ["MEMORY-WEIGHTS", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
     "a2-ray": ["SECURITY-REMOTE-CODE"],
     "a3-128k": ["CONTEXT-YARN", "SHM-SMALL", "REFERENCE-VERSION", "SECURITY-REMOTE-CODE"],
+    "a3-2p4d": [*["PORT-KV-DIRECT"] * 4, *["ENV-FUSED-MC2"] * 2, "SHM-SMALL", "SECURITY-REMOTE-CODE"],
     "a3-bf16": ["CONTEXT-YARN", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
     "a3-pd": ["PORT-KV-DIRECT", "PORT-KV-DIRECT", "ENV-FUSED-MC2", "SHM-SMALL", "SECURITY-REMOTE-CODE"],
     "a3-pd-current": ["SECURITY-REMOTE-CODE"],
@@ -172,7 +225,10 @@ SHIPPED = {
     "h100": ["IMAGE-CUDA"],
     "h100-baseline": ["IMAGE-CUDA", "SECURITY-REMOTE-CODE"],
     "lab": [],
+    "lab-2p2d": [],
+    "lab-dp": [],
     "lab-pd": [],
+    "lab-ray": [],
 }
 
 
@@ -373,6 +429,11 @@ def test_nor_does_it_where_pyinfra_loads_it_itself(tmp_path: Path) -> None:
 
 # ---- before pyinfra connects
 
+CUT = (
+    "error: --limit, --exclude: they cut decode-0, which runs on 10.10.0.12, 10.10.0.13 as one; "
+    "leave all of them in, or none [RUN-LIMIT]"
+)
+
 
 @pytest.mark.parametrize(
     ("params", "code", "fragment"),
@@ -391,10 +452,14 @@ def test_nor_does_it_where_pyinfra_loads_it_itself(tmp_path: Path) -> None:
         ({"inventory": "inventories/lab.py", "exclude": ["all"]}, 2, "they leave no host"),
         ({"inventory": "inventories/lab.py", "limit": ["lab-0"], "exclude": ["proxy"]}, 2, "they leave no host"),
         ({"inventory": "inventories/lab.py", "limit": ["lab-0", "lab-7"]}, 2, "--limit lab-7: no host of the"),
+        ({"inventory": "inventories/a3-pd.py", "limit": ["10.10.0.12"]}, 2, CUT),
+        ({"inventory": "inventories/a3-pd.py", "exclude": ["10.10.0.13"]}, 2, CUT),
+        ({"inventory": "inventories/a3-pd.py", "limit": ["decode"], "exclude": ["10.10.0.12"]}, 2, CUT),
     ],
     ids=[
         *("unreadable", "limit", "exclude", "data", "clash"),
         *("exclude-each", "exclude-their-role", "exclude-all", "exclude-the-limit", "one-limit-of-two"),
+        *("limit-cuts", "exclude-cuts", "both-cut"),
     ],
 )
 def test_a_run_is_refused(
@@ -422,6 +487,17 @@ def test_a_run_goes_on_with_what_an_exclusion_leaves(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(guard, "_plans", {})
     guard.check_before_connecting({"inventory": "inventories/lab.py", "limit": ["serve"], "exclude": ["proxy"]})
     assert guard.current_plan().fleet.recipe == "lab/replicas"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"limit": ["decode"]}, {"limit": ["prefill"]}, {"exclude": ["decode"]}, {"limit": ["10.10.0.12", "10.10.0.13"]}],
+    ids=["whole", "another", "none-of-it", "by-host"],
+)
+def test_a_run_goes_on_where_no_instance_is_cut(params: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_plans", {})
+    guard.check_before_connecting({"inventory": "inventories/a3-pd.py", **params})
+    assert guard.current_plan().fleet.recipe
 
 
 def test_a_deploy_that_nobody_checked_is_refused(
@@ -482,11 +558,11 @@ def as_typed(monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
     return fleet(*words)
 
 
-def lay(text: str, **roles: list[str]) -> Plan:
+def lay(text: str, data: dict[str, Any] | None = None, **roles: list[str]) -> Plan:
     if not roles:
         roles = {"prefill": ["10.0.0.1"], "decode": ["10.0.0.2"]} if "prefill" in text else {"serve": ["10.0.0.1"]}
     names = [name for hosts in roles.values() for name in hosts]
-    fleet_of = inventory.build("fleet.py", roles, {name: {"recipe": "r"} for name in names})
+    fleet_of = inventory.build("fleet.py", roles, {name: {"recipe": "r", **(data or {})} for name in names})
     return plan(fleet_of, Recipe.model_validate(yamlfile.parse(text, Path("r.yaml")).data))
 
 

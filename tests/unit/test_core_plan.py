@@ -62,9 +62,9 @@ def test_four_decode_hosts_become_two_instances_of_two() -> None:
 def test_each_instance_has_ids_and_ports_of_its_own() -> None:
     made = lay(PD, prefill=["10.0.0.1"], decode=["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"])
     assert [(i.name, i.engine_id, i.kv_port, i.rpc_port) for i in made.instances] == [
-        ("prefill-0", "0", 36000, 13389),
-        ("decode-0", "1", 36100, 13390),
-        ("decode-1", "2", 36200, 13391),
+        ("prefill-0", "0-<start>", 36000, 13389),
+        ("decode-0", "1-<start>", 36100, 13390),
+        ("decode-1", "2-<start>", 36200, 13391),
     ]
 
 
@@ -75,7 +75,7 @@ def test_both_sides_of_the_transfer_say_the_same_sizes() -> None:
         "kv_connector": "MooncakeConnectorV1",
         "kv_role": "kv_producer",
         "kv_port": "36000",
-        "engine_id": "0",
+        "engine_id": "0-<start>",
         "kv_connector_module_path": "vllm_ascend.distributed.mooncake_connector",
         "kv_connector_extra_config": {
             "use_ascend_direct": True,
@@ -86,7 +86,7 @@ def test_both_sides_of_the_transfer_say_the_same_sizes() -> None:
     assert blocks["vllm-decode-0@10.0.0.2"] == blocks["vllm-decode-0@10.0.0.3"]
     assert blocks["vllm-decode-0@10.0.0.2"]["kv_role"] == "kv_consumer"
     assert blocks["vllm-decode-0@10.0.0.2"]["kv_port"] == "36100"
-    assert blocks["vllm-decode-0@10.0.0.2"]["engine_id"] == "1"
+    assert blocks["vllm-decode-0@10.0.0.2"]["engine_id"] == "1-<start>"
     assert (
         blocks["vllm-decode-0@10.0.0.2"]["kv_connector_extra_config"]
         == blocks["vllm-prefill-0@10.0.0.1"]["kv_connector_extra_config"]
@@ -114,9 +114,9 @@ def test_ranks_are_split_over_the_hosts_and_meet_at_the_first() -> None:
     ]
 
 
-def test_only_the_head_of_an_instance_listens() -> None:
+def test_only_the_head_of_an_instance_serves_and_every_host_tells_the_others_that_it_lives() -> None:
     made = lay(SERVE, serve=["10.0.0.1", "10.0.0.2"])
-    assert [dict(u.ports) for u in made.units] == [{"api": 8000, "rpc": 13389}, {}]
+    assert [dict(u.ports) for u in made.units] == [{"api": 8000, "rpc": 13389, "group": 7390}, {"group": 7390}]
     assert [i.url for i in made.instances] == ["http://10.0.0.1:8000"]
 
 
@@ -180,8 +180,8 @@ def test_heads_without_their_workers_are_refused() -> None:
 def test_a_role_may_be_listed_in_the_inventory_in_any_order() -> None:
     made = lay(PD, decode=["10.0.0.5", "10.0.0.2"], prefill=["10.0.0.1"])
     assert [(i.name, i.head.name, i.engine_id) for i in made.instances] == [
-        ("prefill-0", "10.0.0.1", "0"),
-        ("decode-0", "10.0.0.5", "1"),
+        ("prefill-0", "10.0.0.1", "0-<start>"),
+        ("decode-0", "10.0.0.5", "1-<start>"),
     ]
 
 
@@ -351,7 +351,7 @@ def test_large_fleets_have_ids_and_ports_in_range(prefills: int, decodes: int) -
         prefill=[f"10.0.1.{n + 1}" for n in range(prefills)],
         decode=[f"10.0.2.{n + 1}" for n in range(2 * decodes)],
     )
-    assert [i.engine_id for i in made.instances] == [str(n) for n in range(prefills + decodes)]
+    assert [i.engine_id for i in made.instances] == [f"{n}-<start>" for n in range(prefills + decodes)]
     assert [i.kv_port for i in made.instances] == [36000 + 100 * n for n in range(prefills + decodes)]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,16 @@ exec vllm serve Qwen/Qwen3-235B-A22B \
 H100_WRAPPER = r"""#!/bin/bash
 # vllm-serve-0 on 10.20.0.11: written by vllm-fleet, replaced at the next run.
 set -eu
+# After a boot the driver may take minutes to show its devices.
+nvidia-modprobe -u -c=0 2>/dev/null || true  # makes those that else appear at the first use
+for device in /dev/nvidia0 /dev/nvidia1 /dev/nvidia2 /dev/nvidia3 /dev/nvidia4 /dev/nvidia5 /dev/nvidia6 /dev/nvidia7 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools; do
+  for second in $(seq 0 600); do
+    [ ! -e "$device" ] || break
+    [ $(( second % 30 )) != 1 ] || echo "waiting for $device, which the driver has not made yet"
+    sleep 1
+  done
+  [ -e "$device" ] || { echo "error: there is no $device after 600 s" >&2; exit 1; }
+done
 docker rm -f vllm-serve-0 >/dev/null 2>&1 || true
 exec docker run --rm --init --name vllm-serve-0 \
   --net=host --shm-size=16g --stop-timeout 110 \
@@ -66,7 +77,7 @@ exec docker run --rm --init --name vllm-serve-0 \
   -v /var/cache/vllm-fleet/vllm-serve-0:/root/.cache \
   -v /etc/vllm-fleet/current/run:/run/vllm-fleet:ro \
   --entrypoint /bin/bash vllm/vllm-openai:v0.20.0 /run/vllm-fleet/vllm-serve-0.sh
-"""
+"""  # noqa: E501
 RAY_EXEC = r"""#!/bin/bash
 # vllm-serve-0 on 10.10.0.11: written by vllm-fleet, replaced at the next run.
 # Runs in the container of vllm-ray-serve-0, whose sockets and shared memory it needs.
@@ -75,7 +86,7 @@ case "${1:-}" in
   stop) exec docker exec vllm-ray-serve-0 /bin/sh -c 'kill -TERM "$(cat /tmp/vllm-serve-0.pid)"' ;;
 esac
 for _ in $(seq 60); do
-  docker exec vllm-ray-serve-0 ray status >/dev/null 2>&1 && break
+  docker exec vllm-ray-serve-0 true >/dev/null 2>&1 && break
   sleep 1
 done
 exec docker exec vllm-ray-serve-0 /bin/bash -c 'echo $$ >/tmp/vllm-serve-0.pid; exec /bin/bash /run/vllm-fleet/vllm-serve-0.sh'
@@ -171,6 +182,29 @@ def test_no_lookup_where_nothing_asks_for_an_interface() -> None:
     assert "ifname" not in render.typed(shipped("h100").units[0], "10.20.0.11")
 
 
+def test_an_engines_id_is_new_with_every_start_and_the_rest_as_written() -> None:
+    words = ("--a", '{"engine_id":"1-<start>","x":"$HOME `id` \\\\ \\""}', "$start")
+    code = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    text = render.script(engine(argv=(sys.executable, "-c", code, *words)))
+    first, second = (json.loads(run_script(text)) for _ in range(2))
+    ids = [json.loads(argv[1])["engine_id"] for argv in (first, second)]
+    assert ids[0] != ids[1]
+    assert all(re.fullmatch(r"1-[0-9a-f]{8}", its) for its in ids)
+    assert [first[1].replace(ids[0], "1-<start>"), first[0], first[2]] == [words[1], words[0], words[2]]
+
+
+def test_a_container_is_started_once_its_devices_are_there(tmp_path: Path) -> None:
+    """With a sleep during which the driver makes them."""
+    device = tmp_path / "davinci0"
+    for name, text in (("sleep", f"touch {device}"), ("docker", '[ "$1" = rm ] || echo up')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    unit = replace(shipped("a3-single").units[0], devices=(str(device),))
+    said = run_script(render.wrapper_of(unit), {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert said.splitlines()[-1] == "up"
+    assert device.exists()
+
+
 # ---- containers
 
 
@@ -233,11 +267,11 @@ def test_native_ray_needs_no_container() -> None:
     assert "run/vllm-serve-0.docker.sh" not in render.unit_files(made, made.units[1])
 
 
-def test_the_engine_on_ray_waits_for_ray_and_stops_by_its_own_process(tmp_path: Path) -> None:
+def test_the_engine_on_ray_waits_for_its_container_and_stops_by_its_own_process(tmp_path: Path) -> None:
     """With a docker that runs in this machine what it is to run in the container."""
     (tmp_path / "docker").write_text(
         f'#!/bin/bash\necho "$*" >> {tmp_path}/log\nshift 2\n'
-        f'if [ "$1" = ray ]; then [ "$(grep -c "ray status" {tmp_path}/log)" -ge 3 ]; exit; fi\n'
+        f'if [ "$1" = true ]; then [ "$(grep -c "serve-0 true" {tmp_path}/log)" -ge 3 ]; exit; fi\n'
         f'text=${{3//\\/tmp\\//{tmp_path}/}}\nexec "$1" "$2" "${{text//\\/run\\/vllm-fleet\\//{tmp_path}/}}"\n'
     )
     (tmp_path / "sleep").write_text("#!/bin/sh\n")
@@ -258,7 +292,7 @@ def test_the_engine_on_ray_waits_for_ray_and_stops_by_its_own_process(tmp_path: 
         output, _ = running.communicate(timeout=10)
     assert (output, running.returncode) == ("drained\n", 0)
     assert (tmp_path / "log").read_text().splitlines() == [
-        *["exec vllm-ray-serve-0 ray status"] * 3,
+        *["exec vllm-ray-serve-0 true"] * 3,
         "exec vllm-ray-serve-0 /bin/bash -c echo $$ >/tmp/vllm-serve-0.pid; "
         "exec /bin/bash /run/vllm-fleet/vllm-serve-0.sh",
         'exec vllm-ray-serve-0 /bin/sh -c kill -TERM "$(cat /tmp/vllm-serve-0.pid)"',
@@ -281,7 +315,9 @@ def test_a_wrapper_is_one_command_that_docker_would_take(tmp_path: Path) -> None
     docker.write_text('#!/bin/sh\n[ "$1" = rm ] && exit 1\nfor word; do printf "%s\\n" "$word"; done\n')
     docker.chmod(0o755)
     made = shipped("a3-pd")
-    unit = replace(next(u for u in made.units if u.name == "vllm-prefill-0"), mounts=("/my data:/data:ro",))
+    unit = replace(
+        next(u for u in made.units if u.name == "vllm-prefill-0"), mounts=("/my data:/data:ro",), devices=("/dev/null",)
+    )
     _, text = render.unit_files(made, unit)["run/vllm-prefill-0.docker.sh"]
     words = run_script(text, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}).splitlines()
     assert words[:5] == ["run", "--rm", "--init", "--name", "vllm-prefill-0"]
@@ -298,7 +334,7 @@ def test_a_wrapper_is_one_command_that_docker_would_take(tmp_path: Path) -> None
 
 def test_a_unit_restarts_with_a_limit_and_not_after_a_refused_command_line() -> None:
     text = service("h100", "10.20.0.11", "vllm-serve-0")
-    assert setting(text, "Restart") == ["on-failure"]
+    assert setting(text, "Restart") == ["always"]
     assert setting(text, "StartLimitIntervalSec") == ["7200"]
     assert setting(text, "StartLimitBurst") == ["5"]
     assert setting(text, "RestartPreventExitStatus") == ["2"]
@@ -348,8 +384,85 @@ def test_the_engine_on_ray_goes_down_and_up_with_ray() -> None:
 
 def test_ray_itself_is_stopped_as_a_container() -> None:
     text = service("a2-ray", "10.10.0.11", "vllm-ray-serve-0")
-    assert setting(text, "ExecStart") == ["/etc/vllm-fleet/current/run/vllm-ray-serve-0.docker.sh"]
     assert setting(text, "ExecStop") == ["/usr/bin/docker stop -t 110 vllm-ray-serve-0"]
+    assert setting(text, "ExecStopPost") == ["-/bin/sh -c '/usr/bin/docker rm -f vllm-ray-serve-0 >/dev/null 2>&1'"]
+
+
+def test_ray_runs_under_what_keeps_its_hosts_together_and_the_engine_on_it_does_not() -> None:
+    run = "/etc/vllm-fleet/current/run"
+    text = service("a2-ray", "10.10.0.11", "vllm-ray-serve-0")
+    assert setting(text, "ExecStart") == [
+        f"/usr/bin/env python3 {run}/group.py {run}/vllm-ray-serve-0.group.json {run}/vllm-ray-serve-0.docker.sh"
+    ]
+    assert setting(text, "RestartForceExitStatus") == ["75"]
+    assert setting(service("a2-ray", "10.10.0.11", "vllm-serve-0"), "RestartForceExitStatus") == []
+
+
+def test_no_container_is_left_whatever_ended_its_client() -> None:
+    text = service("h100", "10.20.0.11", "vllm-serve-0")
+    assert setting(text, "ExecStopPost") == ["-/bin/sh -c '/usr/bin/docker rm -f vllm-serve-0 >/dev/null 2>&1'"]
+    assert setting(service("lab", "lab-0", "vllm-serve-0"), "ExecStopPost") == []
+    # the engine on Ray has no container of its own
+    assert setting(service("a2-ray", "10.10.0.11", "vllm-serve-0"), "ExecStopPost") == []
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_the_engine_on_ray_waits_until_ray_has_all_its_hosts(tmp_path: Path, nodes: int) -> None:
+    """With a ray that gets one more host each time it is asked."""
+    (tmp_path / "ray").write_text(
+        f"#!/bin/bash\necho x >> {tmp_path}/asked\necho 'Active:'\n"
+        f"for n in $(seq $(wc -l < {tmp_path}/asked)); do echo \" 1 node_$n\"; done\necho 'Pending:'\n"
+    )
+    (tmp_path / "sleep").write_text("#!/bin/sh\n")
+    for name in ("ray", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    text = render.script(engine(argv=("echo", "up"), awaits_nodes=nodes))
+    assert run_script(text, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == "up\n"
+    assert len((tmp_path / "asked").read_text().splitlines()) == nodes
+
+
+def test_a_unit_over_several_hosts_is_told_who_the_others_are() -> None:
+    made = shipped("a3-pd")
+    unit = next(u for u in made.units_of("10.10.0.13") if u.name == "vllm-decode-0")
+    files = render.unit_files(made, unit)
+    assert files["run/group.py"] == (0o755, (ROOT / "files/group/group.py").read_text())
+    mode, text = files["run/vllm-decode-0.group.json"]
+    assert mode == 0o644
+    data = json.loads(text)
+    assert re.fullmatch("[0-9a-f]{12}", data.pop("settings"))
+    assert data == {
+        "unit": "vllm-decode-0.service",
+        "me": "decode-0@10.10.0.13",
+        "kill_seconds": 5,
+        "listen": ["10.10.0.13", 7390],
+        "peers": [["decode-0@10.10.0.12", "10.10.0.12", 7390]],
+    }
+    service_text = files["units/vllm-decode-0.service"][1]
+    assert setting(service_text, "RestartForceExitStatus") == ["75"]
+    assert setting(service_text, "RestartPreventExitStatus") == ["78", "2"]
+    assert setting(service_text, "RuntimeDirectoryPreserve") == ["restart"]  # its count of deaths lies there
+
+
+def test_members_of_an_instance_have_the_same_settings_and_other_commands_are_others() -> None:
+    def settings(made: Plan) -> list[str]:
+        units = [u for u in made.units if u.name == "vllm-decode-0"]
+        assert len(units) == 2
+        return [json.loads(render.unit_files(made, u)["run/vllm-decode-0.group.json"][1])["settings"] for u in units]
+
+    one, two = settings(shipped("a3-pd"))
+    assert one == two
+    first, second = settings(with_data("a3-pd", env={"A": "1"}))
+    assert first == second != one
+
+
+def test_a_unit_of_one_host_alone_keeps_together_with_nobody() -> None:
+    made = shipped("a3-pd")
+    files = render.unit_files(made, made.units_of("10.10.0.11")[0])
+    assert [path for path in files if "group" in path] == []
+    text = files["units/vllm-prefill-0.service"][1]
+    assert "group.py" not in text
+    assert setting(text, "RestartPreventExitStatus") == ["2"]
+    assert setting(text, "RuntimeDirectoryPreserve") == []
 
 
 @pytest.mark.parametrize(
@@ -406,11 +519,51 @@ def test_the_front_door_names_every_replica_and_nothing_but_the_api() -> None:
     lines = [line.strip() for line in text.splitlines()]
     assert mode == 0o644
     assert "bind *:8080" in lines
-    assert "http-request deny deny_status 404 unless { path_beg /v1/ }" in lines
-    assert [line for line in lines if line.startswith("server ")] == [
-        "server serve-0 10.231.77.10:8000",
-        "server serve-1 10.231.77.11:8000",
+    assert "http-request deny deny_status 404 if is_twisted or !is_api" in lines
+    assert r"acl is_twisted path_sub .. // % \\" in lines
+    assert [line for line in lines if line.startswith("acl is_api")] == [
+        "acl is_api path /v1/models /v1/completions /v1/chat/completions /v1/embeddings /v1/responses /v1/messages",
+        "acl is_api path /v1/rerank /v1/score /v1/audio/transcriptions /v1/audio/translations",
+        "acl is_api path_beg /v1/models/ /v1/responses/",
     ]
+    servers = ["server serve-0 10.231.77.10:8000", "server serve-1 10.231.77.11:8000"]
+    by_backend = {
+        part.split("\n", 1)[0]: [line.strip() for line in part.splitlines() if line.strip().startswith("server ")]
+        for part in text.split("\nbackend ")[1:]
+    }
+    assert by_backend == {"service": servers}
+
+
+def test_the_front_door_asks_each_backend_for_a_token() -> None:
+    made = shipped("lab")
+    text = render.config_of(made, next(u for u in made.units if u.name == "vllm-front-door"))
+    (sent,) = [line for line in text.splitlines() if "http-check send" in line]
+    assert shlex.split(sent) == [
+        *("http-check", "send", "meth", "POST", "uri", "/v1/completions", "ver", "HTTP/1.1"),
+        *("hdr", "Host", "vllm-front-door", "hdr", "Content-Type", "application/json", "body"),
+        '{"model":"qwen3","prompt":"The future of AI is","max_tokens":1,"temperature":0}',
+    ]
+
+
+def test_a_front_door_reads_its_configuration_anew_without_a_gap() -> None:
+    text = service("lab", "lab-0", "vllm-front-door")
+    run = "/run/vllm-fleet/vllm-front-door"
+    reload = setting(text, "ExecReload")
+    assert reload[0].startswith("haproxy -c ")
+    assert reload[0].endswith(" -f /etc/vllm-fleet/current/proxy/haproxy.cfg")
+    assert f"-/usr/bin/env python3 /etc/vllm-fleet/current/run/door.py {run} save" in reload
+    assert "/bin/kill -USR2 $MAINPID" in reload
+    assert reload[-1] == f"/bin/cp /etc/vllm-fleet/current/run/vllm-front-door.id {run}/id"
+    assert setting(text, "KillSignal") == ["SIGUSR1"]
+
+
+def test_nothing_else_is_reloaded() -> None:
+    for name, host, unit in (
+        ("lab", "lab-0", "vllm-serve-0"),
+        ("lab-pd", "lab-0", "vllm-router"),
+        ("a3-pd", "10.10.0.11", "vllm-proxy"),
+    ):
+        assert setting(service(name, host, unit), "ExecReload") == []
 
 
 # ---- releases
@@ -421,6 +574,7 @@ def test_a_release_holds_these_files() -> None:
     assert {path: oct(mode) for path, (mode, _) in files.items()} == {
         "manifest.json": "0o644",
         "proxy/haproxy.cfg": "0o644",
+        "run/door.py": "0o755",
         "run/vllm-front-door.id": "0o644",
         "run/vllm-front-door.sh": "0o755",
         "run/vllm-serve-0.id": "0o644",
@@ -458,8 +612,12 @@ def test_its_manifest_says_what_is_in_it() -> None:
     assert json.loads(built.files["manifest.json"][1]) == {
         "engine": "0.32.0",
         "recipe": "lab/replicas",
+        "service": "",
         "units": {"vllm-front-door": built.unit_ids["vllm-front-door"], "vllm-serve-0": built.unit_ids["vllm-serve-0"]},
+        "devices": [],
+        "ports": {"8000": "vllm-serve-0", "8080": "vllm-front-door"},
     }
+    assert built.files["manifest.json"][1].count("\n") == 1  # one line, as other services read it
     assert built.files["run/vllm-serve-0.id"][1] == built.unit_ids["vllm-serve-0"] + "\n"
 
 
@@ -516,7 +674,7 @@ def test_an_archive_has_the_same_bytes_each_time_and_nothing_of_this_machine() -
 
 
 def test_an_archive_counts_bytes_not_letters() -> None:
-    built = release.Release("0" * 12, {"a": (0o644, "Grüße\n"), "b": (0o644, "你好\n")}, {})
+    built = release.Release("0" * 12, {"a": (0o644, "Grüße\n"), "b": (0o644, "你好\n")}, {}, "/etc/vllm-fleet")
     with tarfile.open(fileobj=io.BytesIO(release.archive(built))) as tar:
         assert [tar.extractfile(m).read().decode() for m in tar] == ["Grüße\n", "你好\n"]  # type: ignore[union-attr]
 
@@ -529,7 +687,7 @@ def test_render_prints_the_script_of_each_unit() -> None:
     assert result.exit_code == 0
     assert result.stdout == (
         "# ---- vllm-serve-0@10.20.0.11 (serve, docker)\n"
-        + H100_WRAPPER.split("\n", 3)[3]
+        + H100_WRAPPER.split("\n", 4)[4]
         + "\n# and in the container, vllm-serve-0.sh\n"
         + H100_SCRIPT.split("\n", 3)[3]
         + "\n# start order: vllm-serve-0@10.20.0.11\n"
@@ -581,8 +739,10 @@ def test_render_of_one_host() -> None:
 
 def test_render_as_json_is_a_stable_interface() -> None:
     data = json.loads(fleet("render", "inventories/a3-pd.py", "--json").stdout)
-    assert list(data) == ["recipe", "hosts", "start_order"]
+    assert list(data) == ["recipe", "service", "hosts", "sets", "start_order"]
     assert data["recipe"] == "qwen3-235b-a22b-w8a8/a3-pd"
+    assert data["service"] == ""
+    assert data["sets"] == [{"name": "set-0", "prefill": ["prefill-0"], "decode": ["decode-0"], "router": "10.10.0.11"}]
     assert list(data["hosts"]) == ["10.10.0.11", "10.10.0.12", "10.10.0.13"]
     assert data["start_order"] == [
         ["vllm-decode-0@10.10.0.13"],
@@ -667,7 +827,9 @@ def engine(**fields: Any) -> Unit:
 
 def run_script(text: str, env: dict[str, str] | None = None) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": "/root", "LC_ALL": "C.UTF-8", **(env or {})}
-    return subprocess.run(["bash"], input=text, env=environment, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["bash"], input=text, env=environment, capture_output=True, text=True, check=True, timeout=20
+    ).stdout
 
 
 def unit_text(made: Plan, unit: Unit) -> str:

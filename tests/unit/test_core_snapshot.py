@@ -162,6 +162,20 @@ def test_the_command_asks_this_machine() -> None:
     assert seen.images == {}
 
 
+def test_an_environment_tells_its_engine_its_ray_and_its_python(tmp_path: Path) -> None:
+    packages = tmp_path / "v1/lib/python3.11/site-packages"
+    for name in ("vllm-0.13.0+empty", "vllm_ascend-0.13.0", "ray-2.47.1", "torch-2.8.0", "raylet-1.0"):
+        (packages / f"{name}.dist-info").mkdir(parents=True)
+    (tmp_path / "v1/bin").mkdir()
+    (tmp_path / "v1/bin/python").write_text("#!/bin/sh\necho Python 3.11.9\n")
+    (tmp_path / "v1/bin/python").chmod(0o755)
+    (tmp_path / "bare").mkdir()
+    seen = parse(run(command(Question(venvs=(str(tmp_path / "v1"), str(tmp_path / "bare"))))))
+    assert seen.engines == {
+        str(tmp_path / "v1"): ("vllm-0.13.0+empty", "vllm_ascend-0.13.0", "ray-2.47.1", "python-3.11.9")
+    }
+
+
 def test_a_question_for_nothing_is_a_command_too() -> None:
     assert parse(run(command(Question()))).tools == frozenset()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,31 @@ def test_a_start_forgets_old_failures_and_ends_by_itself(tmp_path: Path) -> None
     units = [unit_of("lab", "vllm-serve-0"), unit_of("lab", "vllm-front-door")]
     assert shell(tmp_path, waiting.start(units)).stdout.splitlines() == [
         "reset-failed vllm-serve-0.service vllm-front-door.service",
-        "restart vllm-serve-0.service vllm-front-door.service",
+        "restart vllm-serve-0.service",
+        "reload-or-restart vllm-front-door.service",
     ]
     assert "timeout 180 systemctl restart" in waiting.start(units)
+    assert "timeout 180 systemctl reload-or-restart" in waiting.start(units)
+
+
+@pytest.mark.parametrize(
+    ("units", "asked"),
+    [
+        (["vllm-front-door"], "reload-or-restart vllm-front-door.service"),
+        (["vllm-serve-0"], "restart vllm-serve-0.service"),
+    ],
+)
+def test_only_what_reads_its_configuration_anew_is_reloaded(tmp_path: Path, units: list[str], asked: str) -> None:
+    tool(tmp_path, "systemctl", 'echo "$*"')
+    text = waiting.start([unit_of("lab", name) for name in units])
+    assert shell(tmp_path, text).stdout.splitlines() == [f"reset-failed {units[0]}.service", asked]
+
+
+@pytest.mark.parametrize("verb", ["restart", "reload-or-restart"])
+def test_a_start_that_fails_is_told(tmp_path: Path, verb: str) -> None:
+    tool(tmp_path, "systemctl", f'[ "$1" != {verb} ]')
+    units = [unit_of("lab", "vllm-serve-0"), unit_of("lab", "vllm-front-door")]
+    assert shell(tmp_path, waiting.start(units)).returncode == 1
 
 
 # ---- waiting for a unit
@@ -141,6 +164,81 @@ def test_a_wait_ends_when_time_has_run_out(tmp_path: Path) -> None:
     systemd(tmp_path, "active", "running")
     answers(tmp_path, health=1, models="", completions="")
     assert wait(tmp_path, "lab", "vllm-serve-0", seconds=0) == 4
+
+
+# ---- waiting for a member of a group
+
+GROUP_UNIT = ("a3-pd", "vllm-decode-0", "10.10.0.13")
+
+
+def wait_for_member(folder: Path, seconds: int = 0, ago: int = 0, state: str = "") -> tuple[int, str]:
+    """``state``: what its group.py has written, with NOW for so many seconds ago."""
+    made, unit = plan_for(GROUP_UNIT[0]), unit_of(*GROUP_UNIT)
+    if state:
+        (folder / "group").write_text(state.replace("NOW", str(int(time.time()) - ago)) + "\n")
+    text = waiting.wait(made, unit, made.fleet.node(unit.host), seconds)
+    assert "/run/vllm-fleet/vllm-decode-0/group" in text
+    done = shell(folder, text.replace("/run/vllm-fleet/vllm-decode-0/group", f"{folder}/group"))
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "code", "ends"),
+    [
+        ("activating", "auto-restart", 75, 4),  # for the others' sake: it is waited for
+        ("activating", "auto-restart", 1, 3),
+        ("activating", "auto-restart", 137, 3),
+        ("failed", "failed", 78, 3),
+        ("failed", "failed", 75, 3),
+        ("inactive", "dead", 0, 3),
+        ("active", "running", 0, 0),
+    ],
+)
+def test_a_member_that_starts_anew_for_the_others_is_not_dead(
+    tmp_path: Path, active: str, sub: str, code: int, ends: int
+) -> None:
+    systemd(tmp_path, active, sub, code=code)
+    assert wait_for_member(tmp_path) == (ends, "")
+
+
+def test_exit_75_of_a_unit_alone_is_a_death(tmp_path: Path) -> None:
+    systemd(tmp_path, "activating", "auto-restart", code=75)
+    assert wait(tmp_path, "lab", "vllm-serve-0") == 3
+
+
+def test_a_member_may_have_started_again_behind_the_back(tmp_path: Path) -> None:
+    count = f"echo x >> {tmp_path}/count; wc -l < {tmp_path}/count"
+    systemd(tmp_path, f"$([ $(wc -l < {tmp_path}/count) -gt 1 ] && echo active || echo activating)", "start", count)
+    assert wait_for_member(tmp_path, seconds=30) == (0, "")
+    assert len((tmp_path / "count").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "ago", "ends"),
+    [
+        ("waiting NOW decode-0@10.10.0.12: its unit does not run", 60, 5),
+        ("waiting NOW a: its unit does not run; b has other settings", 600, 5),
+        ("waiting NOW decode-0@10.10.0.12: its unit does not run", 30, 4),
+        ("waiting NOW a: 10.10.0.12 does not answer", 600, 4),  # a slow link, or a firewall: as long as it may take
+        ("waiting NOW a has other settings", 600, 4),
+        ("running NOW 0123456789ab", 600, 4),
+        ("", 0, 4),
+    ],
+    ids=["long", "one-of-two", "short", "silent", "settings", "running", "nothing-said"],
+)
+def test_a_wait_for_a_member_whose_unit_does_not_run_is_in_vain(
+    tmp_path: Path, state: str, ago: int, ends: int
+) -> None:
+    systemd(tmp_path, "activating", "start")
+    why = state.partition("NOW ")[2]
+    assert wait_for_member(tmp_path, ago=ago, state=state) == (ends, f"in vain: {why}\n" if ends == 5 else "")
+
+
+def test_a_wait_knows_the_words_and_codes_of_the_program_that_keeps_a_group_together() -> None:
+    text = (ROOT / "files/group/group.py").read_text()
+    assert f"EXIT_PEERS, EXIT_GAVE_UP = {waiting.EXIT_PEERS}, 78\n" in text
+    assert f': {waiting.NOT_RUNNING}"' in text
 
 
 # ---- the answer of the model
@@ -260,11 +358,13 @@ def tool(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def systemd(folder: Path, active: str, sub: str, restarts: str = "echo 0") -> None:
+def systemd(folder: Path, active: str, sub: str, restarts: str = "echo 0", code: int = 0) -> None:
+    """One question, one answer of lines KEY=VALUE, in systemd's own order."""
     tool(
         folder,
         "systemctl",
-        f'case "$*" in *NRestarts*) {restarts};; *ActiveState*) echo {active};; *SubState*) echo {sub};; esac',
+        '[ "$1 $2 $3" = "show -p ActiveState,SubState,NRestarts,ExecMainStatus" ] || exit 1\n'
+        f'echo "NRestarts=$({restarts})"; echo ExecMainStatus={code}; echo ActiveState={active}; echo SubState={sub}',
     )
     tool(folder, "journalctl", "echo loading weights")
 

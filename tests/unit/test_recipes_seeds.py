@@ -125,6 +125,9 @@ def test_environment_is_the_documents(case: Seeded) -> None:
 def test_command_line_is_the_documents(case: Seeded) -> None:
     _, seed = read_script(case.script, case.host)
     expected = dict(seed)
+    transfer = expected.get("--kv-transfer-config")
+    if isinstance(transfer, dict):  # a peer that came back under its old id would be read at its old addresses
+        expected["--kv-transfer-config"] = {**transfer, "engine_id": f"{transfer['engine_id']}-<start>"}
     for name, (theirs, ours, _why) in case.options_instead.items():
         assert expected[name] == theirs
         expected[name] = ours
@@ -240,16 +243,26 @@ LAB_PREFILL = {
     "VLLM_HOST_IP": "10.231.77.10",
     "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.231.77.10",
     "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600",
+    "UCX_NET_DEVICES": "<interface of 10.231.77.10>",
     "UCX_TLS": "tcp,self,sm",
     "VLLM_LAB_NIXL_POLL_US": "5000",
     **LAB,
 }
-LAB_DECODE = LAB_PREFILL | {
-    "GLOO_SOCKET_IFNAME": "<interface of 10.231.77.11>",
-    "TP_SOCKET_IFNAME": "<interface of 10.231.77.11>",
-    "VLLM_HOST_IP": "10.231.77.11",
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": "10.231.77.11",
-    "VLLM_NIXL_SIDE_CHANNEL_PORT": "5700",
+
+
+def at(address: str, port: int = 5600) -> dict[str, str]:
+    """What of the transfer differs from one instance to the next."""
+    own = {name: value.replace("10.231.77.10", address) for name, value in LAB_PREFILL.items()}
+    return own | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
+
+
+LAB_BOUND = {"VLLM_CPU_OMP_THREADS_BIND": "0"}
+LAB_GROUP = {name: LAB_PREFILL[name] for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "VLLM_HOST_IP")} | LAB
+LAB_GROUP_2 = {name: value.replace("10.231.77.10", "10.231.77.11") for name, value in LAB_GROUP.items()}
+LAB_RAY = {
+    "TORCHDYNAMO_DISABLE": "1",
+    "RAY_OVERRIDE_RESOURCES": '{"NPU": 1}',
+    "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION": "0.01",
 }
 LAB_COMMAND = """
     vllm serve lab/tiny-qwen3-moe --host 0.0.0.0 --port 8000 --seed 1024 --max-model-len 2048 --max-num-seqs 8
@@ -316,7 +329,7 @@ WHOLE = {
         --additional-config '{"enable_flashcomm1": true, "enable_fused_mc2": 1}'
         --quantization ascend --served-model-name qwen3 --shutdown-timeout 60
         --kv-transfer-config '{"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_producer", "kv_port": "36000",
-          "engine_id": "0", "kv_connector_extra_config": {"use_ascend_direct": true,
+          "engine_id": "0-<start>", "kv_connector_extra_config": {"use_ascend_direct": true,
           "prefill": {"dp_size": 2, "tp_size": 8}, "decode": {"dp_size": 8, "tp_size": 4}}}'
         """,
     ),
@@ -332,7 +345,7 @@ WHOLE = {
         --additional-config '{"enable_flashcomm1": true, "enable_fused_mc2": 1}'
         --quantization ascend --served-model-name qwen3 --shutdown-timeout 60
         --kv-transfer-config '{"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer", "kv_port": "36100",
-          "engine_id": "1", "kv_connector_extra_config": {"use_ascend_direct": true,
+          "engine_id": "1-<start>", "kv_connector_extra_config": {"use_ascend_direct": true,
           "prefill": {"dp_size": 2, "tp_size": 8}, "decode": {"dp_size": 8, "tp_size": 4}}}'
         """,
     ),
@@ -348,7 +361,7 @@ WHOLE = {
         --additional-config '{"enable_flashcomm1": true, "enable_fused_mc2": 1}'
         --quantization ascend --served-model-name qwen3 --shutdown-timeout 60
         --kv-transfer-config '{"kv_connector": "MooncakeConnectorV1", "kv_role": "kv_consumer", "kv_port": "36100",
-          "engine_id": "1", "kv_connector_extra_config": {"use_ascend_direct": true,
+          "engine_id": "1-<start>", "kv_connector_extra_config": {"use_ascend_direct": true,
           "prefill": {"dp_size": 2, "tp_size": 8}, "decode": {"dp_size": 8, "tp_size": 4}}}'
         """,
     ),
@@ -363,15 +376,74 @@ WHOLE = {
     ("lab", "lab-1", "vllm-serve-1"): (LAB, LAB_COMMAND),
     ("lab", "lab-0", "vllm-front-door"): ({}, "haproxy -Ws -f /etc/vllm-fleet/current/proxy/haproxy.cfg"),
     ("lab-pd", "lab-0", "vllm-prefill-0"): (LAB_PREFILL, LAB_COMMAND + LAB_TRANSFER),
-    ("lab-pd", "lab-1", "vllm-decode-0"): (LAB_DECODE, LAB_COMMAND + LAB_TRANSFER),
+    ("lab-pd", "lab-1", "vllm-decode-0"): (at("10.231.77.11", 5700), LAB_COMMAND + LAB_TRANSFER),
     ("lab-pd", "lab-0", "vllm-router"): (
         {},
         """
         vllm-router --host 0.0.0.0 --port 8080 --vllm-pd-disaggregation
         --prefill http://10.231.77.10:8000 --decode http://10.231.77.11:8000
-        --policy round_robin --health-check-interval-secs 2 --health-failure-threshold 2
-        --health-success-threshold 1 --worker-startup-check-interval 1
+        --prefill-policy round_robin --decode-policy power_of_two
+        --health-check-interval-secs 2 --health-failure-threshold 2
+        --health-success-threshold 1 --worker-startup-check-interval 1 --worker-startup-timeout-secs 30
         --prometheus-host 127.0.0.1 --prometheus-port 29000
+        """,
+    ),
+    ("lab-2p2d", "lab-0", "vllm-prefill-0"): (LAB_PREFILL | LAB_BOUND, LAB_COMMAND + LAB_TRANSFER),
+    ("lab-2p2d", "lab-2", "vllm-prefill-1"): (at("10.231.77.12", 5700) | LAB_BOUND, LAB_COMMAND + LAB_TRANSFER),
+    ("lab-2p2d", "lab-1", "vllm-decode-0"): (at("10.231.77.11", 5800) | LAB_BOUND, LAB_COMMAND + LAB_TRANSFER),
+    ("lab-2p2d", "lab-3", "vllm-decode-1"): (at("10.231.77.13", 5900) | LAB_BOUND, LAB_COMMAND + LAB_TRANSFER),
+    ("lab-2p2d", "lab-0", "vllm-router"): (
+        {},
+        """
+        vllm-router --host 0.0.0.0 --port 8080 --vllm-pd-disaggregation
+        --prefill http://10.231.77.10:8000 --prefill http://10.231.77.12:8000
+        --decode http://10.231.77.11:8000 --decode http://10.231.77.13:8000
+        --prefill-policy round_robin --decode-policy power_of_two
+        --health-check-interval-secs 2 --health-failure-threshold 2
+        --health-success-threshold 1 --worker-startup-check-interval 1 --worker-startup-timeout-secs 30
+        --prometheus-host 127.0.0.1 --prometheus-port 29000
+        """,
+    ),
+    ("lab-dp", "lab-0", "vllm-serve-0"): (
+        LAB_GROUP | LAB_BOUND,
+        """
+        vllm serve lab/tiny-qwen3-moe --host 0.0.0.0 --port 8000
+        --data-parallel-size 2 --data-parallel-size-local 1
+        --data-parallel-address 10.231.77.10 --data-parallel-rpc-port 13389
+        --seed 1024 --max-model-len 2048 --max-num-seqs 8
+        --kv-cache-memory-bytes 64M --enforce-eager --enable-expert-parallel --api-server-count 1
+        --served-model-name qwen3 --shutdown-timeout 30
+        """,
+    ),
+    ("lab-dp", "lab-1", "vllm-serve-0"): (
+        LAB_GROUP_2 | {"VLLM_CPU_OMP_THREADS_BIND": "1"},
+        """
+        vllm serve lab/tiny-qwen3-moe --host 0.0.0.0 --port 8000 --headless
+        --data-parallel-size 2 --data-parallel-size-local 1 --data-parallel-start-rank 1
+        --data-parallel-address 10.231.77.10 --data-parallel-rpc-port 13389
+        --seed 1024 --max-model-len 2048 --max-num-seqs 8
+        --kv-cache-memory-bytes 64M --enforce-eager --enable-expert-parallel
+        --served-model-name qwen3 --shutdown-timeout 30
+        """,
+    ),
+    ("lab-ray", "lab-0", "vllm-ray-serve-0"): (
+        LAB_GROUP | LAB_RAY,
+        """
+        ray start --head --port=6379 --node-ip-address=10.231.77.10 --include-dashboard=false
+        --disable-usage-stats --block
+        """,
+    ),
+    ("lab-ray", "lab-1", "vllm-ray-serve-0"): (
+        LAB_GROUP_2 | LAB_RAY,
+        "ray start --address=10.231.77.10:6379 --node-ip-address=10.231.77.11 --block",
+    ),
+    ("lab-ray", "lab-0", "vllm-serve-0"): (
+        LAB_GROUP | LAB_RAY,
+        """
+        vllm serve lab/tiny-qwen3-moe --host 0.0.0.0 --port 8000 --tensor-parallel-size 2
+        --distributed-executor-backend ray --seed 1024 --max-model-len 2048 --max-num-seqs 8
+        --kv-cache-memory-bytes 64M --enforce-eager --enable-expert-parallel --served-model-name qwen3
+        --shutdown-timeout 30
         """,
     ),
 }
@@ -390,8 +462,39 @@ def test_command_line_is_exactly(inventory: str, host: str, unit: str) -> None:
     assert [plain(word) for word in argv] == [plain(word) for word in shlex.split(command)]
 
 
+SETS = [("10.10.0.11", "10.10.0.12", "10.10.0.13"), ("10.10.0.14", "10.10.0.15", "10.10.0.16")]
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_a_set_of_a3_2p4d_is_a3_pd_but_for_addresses_ids_and_ports(k: int) -> None:
+    """One more prefill before it: decode's ids and ports move by one."""
+    moved = dict(zip((PREFILL, DECODE_1, DECODE_2), SETS[k], strict=True))
+    for host, name, index in ((PREFILL, "prefill", k), (DECODE_1, "decode", 2 + k), (DECODE_2, "decode", 2 + k)):
+        before, after = (
+            json.dumps([unit.argv, dict(unit.env), unit.image, unit.devices, unit.mounts])
+            for unit in (
+                unit_of("a3-pd", host, f"vllm-{name}-0"),
+                unit_of("a3-2p4d", moved[host], f"vllm-{name}-{k}"),
+            )
+        )
+        was = 0 if name == "prefill" else 1
+        changes = {
+            f'\\"engine_id\\":\\"{was}-<start>\\"': f'\\"engine_id\\":\\"{index}-<start>\\"',
+            str(30000 + 100 * was): str(30000 + 100 * index),
+            str(13389 + was): str(13389 + index),
+        }
+        for old, new in changes.items():
+            assert old in before
+            before = before.replace(old, new)
+        assert re.sub("|".join(map(re.escape, moved)), lambda m: moved[m[0]], before) == after
+
+
 def test_every_unit_of_every_inventory_is_held_here() -> None:
     held = {(c.inventory, c.host, c.unit) for c in SEEDED} | set(WHOLE) | {("a3-pd", PREFILL, "vllm-proxy")}
+    for k, (prefill, *decode) in enumerate(SETS):
+        held |= {("a3-2p4d", prefill, f"vllm-prefill-{k}"), ("a3-2p4d", prefill, f"vllm-proxy-{k}")}
+        held |= {("a3-2p4d", host, f"vllm-decode-{k}") for host in decode}
+    held.add(("a3-2p4d", SETS[0][0], "vllm-front-door"))
     shipped = {
         (path.stem, unit.host, unit.name)
         for path in (ROOT / "inventories").glob("*.py")
@@ -423,8 +526,8 @@ SEED_MOUNTS = (
     ("host", "unit", "ports"),
     [
         (PREFILL, "vllm-prefill-0", {"api": 8000, "rpc": 13389, "kv": 30000}),
-        (DECODE_1, "vllm-decode-0", {"api": 8000, "rpc": 13390, "kv": 30100}),
-        (DECODE_2, "vllm-decode-0", {"kv": 30100}),
+        (DECODE_1, "vllm-decode-0", {"api": 8000, "rpc": 13390, "group": 7390, "kv": 30100}),
+        (DECODE_2, "vllm-decode-0", {"group": 7390, "kv": 30100}),
     ],
 )
 def test_a3_pd_containers(host: str, unit: str, ports: dict[str, int]) -> None:
@@ -478,8 +581,32 @@ def test_images_name_the_machine_family() -> None:
             (("vllm-ray-serve-0@10.10.0.11",), ("vllm-ray-serve-0@10.10.0.12",), ("vllm-serve-0@10.10.0.11",)),
         ),
         ("a2-32g", (("vllm-serve-0@10.10.0.12",), ("vllm-serve-0@10.10.0.11",))),
+        (
+            "a3-2p4d",
+            (
+                ("vllm-decode-0@10.10.0.13", "vllm-decode-1@10.10.0.16"),
+                (
+                    *("vllm-prefill-0@10.10.0.11", "vllm-prefill-1@10.10.0.14"),
+                    *("vllm-decode-0@10.10.0.12", "vllm-decode-1@10.10.0.15"),
+                ),
+                ("vllm-proxy-0@10.10.0.11", "vllm-proxy-1@10.10.0.14"),
+                ("vllm-front-door@10.10.0.11",),
+            ),
+        ),
         ("lab", (("vllm-serve-0@lab-0", "vllm-serve-1@lab-1"), ("vllm-front-door@lab-0",))),
         ("lab-pd", (("vllm-prefill-0@lab-0", "vllm-decode-0@lab-1"), ("vllm-router@lab-0",))),
+        (
+            "lab-2p2d",
+            (
+                (
+                    *("vllm-prefill-0@lab-0", "vllm-prefill-1@lab-2"),
+                    *("vllm-decode-0@lab-1", "vllm-decode-1@lab-3"),
+                ),
+                ("vllm-router@lab-0",),
+            ),
+        ),
+        ("lab-dp", (("vllm-serve-0@lab-1",), ("vllm-serve-0@lab-0",))),
+        ("lab-ray", (("vllm-ray-serve-0@lab-0",), ("vllm-ray-serve-0@lab-1",), ("vllm-serve-0@lab-0",))),
         ("h100", (("vllm-serve-0@10.20.0.11",),)),
     ],
 )

@@ -1,0 +1,125 @@
+"""Which ports a plan uses on each host, which it must keep clear of, and where two things would meet.
+
+Sources: vLLM and vllm-ascend defaults; HCCL environment reference (host 60000-60031, device 16666); Ray's defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from fleet.findings import Finding, error
+from fleet.inventory import Fleet, Node
+from fleet.platforms._ascend import HCCL_HOST_PORT, hccl_slot
+from fleet.recipe import Recipe, Role
+from fleet.topology import Instance, Plan, Unit
+
+API_PORT = 8000
+NIXL_PORT = 5600
+RAY_PORT = 6379
+# The members of an instance over several hosts tell each other there that they live.
+GROUP_PORT = 7390
+# A set's router, and the cache-aware one, where the front door stands before them.
+ROUTER_PORT = 8200
+ROUTER_METRICS_PORT = 29000
+# Handshake ports of one instance lie in [kv_port, kv_port + world size); instances are spaced at least this far.
+KV_PORT_STRIDE = 100
+# Ray's client server, on its head; its workers take the ports above.
+RAY_CLIENT_PORT = 10001
+RAY_WORKER_PORTS = range(10002, 20000)
+
+
+def kv_stride(roles: Iterable[Role]) -> int:
+    """How far apart the handshake ports of two instances are: room for the largest, in whole hundreds."""
+    largest = max((role.world_size for role in roles), default=1)
+    return max(KV_PORT_STRIDE, math.ceil(largest / KV_PORT_STRIDE) * KV_PORT_STRIDE)
+
+
+def kv_base(recipe: Recipe, fleet: Fleet) -> int | None:
+    """The first handshake port of the whole service, or None where nothing is transferred."""
+    if recipe.kv_transfer is None:
+        return None
+    return (recipe.kv_transfer.port or NIXL_PORT) + fleet.settings.port_offset
+
+
+def handshake_ports(instance: Instance) -> range:
+    """Every rank and device of the instance has a handshake port of its own."""
+    if instance.kv_port is None:
+        return range(0)
+    return range(instance.kv_port, instance.kv_port + instance.spec.world_size)
+
+
+def reserved_on(plan: Plan, node: Node) -> Iterator[tuple[range, str]]:
+    """Ports of a host that belong to something which the plan does not place."""
+    units = [u for u in plan.units_of(node.name) if u.serves_model]
+    if plan.recipe.platform.startswith("ascend") and units:
+        indices = units[0].device_indices if node.settings.shares_host else ()
+        yield hccl_slot(indices, HCCL_HOST_PORT), "HCCL"
+    if any(u.kind == "ray" for u in units) and not node.settings.port_offset:
+        yield RAY_WORKER_PORTS, "Ray's workers"
+    yield range(22, 23), "sshd"
+
+
+def conflicts(plan: Plan) -> list[Finding]:
+    """Ports that do not exist, that two units of one host want, or that are reserved there."""
+    return [*_too_high(plan), *_shared(plan), *_in_handshakes(plan), *_in_reserved(plan)]
+
+
+def _finding(plan: Plan, host: str, what: str, mend: str) -> Finding:
+    return error("PLAN-PORTS", f"{plan.fleet.source} {host}", what, mend)
+
+
+def _too_high(plan: Plan) -> Iterator[Finding]:
+    for unit in plan.units:
+        for purpose, port in unit.ports.items():
+            if port > 65535:
+                what = f"{unit.name} would need port {port} for {purpose}"
+                yield _finding(plan, unit.host, what, "lower the base port")
+    for instance in plan.instances:
+        ports = handshake_ports(instance)
+        if ports and ports.start <= 65535 < ports[-1]:
+            what = f"{instance.name} would need handshake ports up to {ports[-1]}"
+            yield _finding(plan, instance.head.name, what, "lower kv_transfer.port")
+
+
+def _shared(plan: Plan) -> Iterator[Finding]:
+    taken: dict[tuple[str, int], tuple[Unit, str]] = {}
+    for unit in plan.units:
+        for purpose, port in unit.ports.items():
+            other, its = taken.setdefault((unit.host, port), (unit, purpose))
+            if (other, its) != (unit, purpose):
+                what = f"{unit.name} and {other.name} both want port {port}"
+                if other is unit:
+                    what = f"{unit.name} wants port {port} both for {its} and for {purpose}"
+                mend = "give one of them another port (proxy.port or port of the role in the recipe)"
+                yield _finding(plan, unit.host, what, mend)
+
+
+def _in_handshakes(plan: Plan) -> Iterator[Finding]:
+    for instance in plan.instances:
+        handshakes = handshake_ports(instance)
+        members = {m.node.name for m in instance.members}
+        for unit in plan.units:
+            for purpose, port in unit.ports.items():
+                if unit.host in members and port in handshakes and (unit.instance, purpose) != (instance.name, "kv"):
+                    what = f"{unit.name} wants port {port}, a handshake port of {instance.name}"
+                    mend = f"choose one outside {handshakes.start}-{handshakes.stop - 1}"
+                    yield _finding(plan, unit.host, what, mend)
+
+
+def _in_reserved(plan: Plan) -> Iterator[Finding]:
+    for node in plan.fleet.nodes:
+        for ports, owner in reserved_on(plan, node):
+            for unit in plan.units_of(node.name):
+                for purpose, port in unit.ports.items():
+                    if port in ports:
+                        what = f"{unit.name} wants port {port} for {purpose}, which belongs to {owner}"
+                        mend = f"choose one outside {ports.start}-{ports.stop - 1}"
+                        yield _finding(plan, node.name, what, mend)
+            for instance in plan.instances:
+                own, theirs = handshake_ports(instance), {m.node.name for m in instance.members}
+                if node.name in theirs and own.start < ports.stop and ports.start < own.stop:
+                    what = f"handshake ports {own.start}-{own.stop - 1} of {instance.name} meet those of {owner}"
+                    yield _finding(
+                        plan, node.name, what, f"set kv_transfer.port outside {ports.start}-{ports.stop - 1}"
+                    )

@@ -1,0 +1,10 @@
+recipe = "lab/prefill-decode"
+weights_dir = "/opt/models"
+venv = "/opt/vllm/0.32.0"
+router_venv = "/opt/vllm-router"
+raise_limits = False
+ssh_user = "root"
+ssh_key = ".lab/id_ed25519"
+ssh_known_hosts_file = ".lab/known_hosts"
+ssh_strict_host_key_checking = "yes"
+env = {"VLLM_CPU_OMP_THREADS_BIND": "0"}

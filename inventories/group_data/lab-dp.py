@@ -1,0 +1,9 @@
+recipe = "lab/data-parallel"
+weights_dir = "/opt/models"
+venv = "/opt/vllm/0.32.0"
+router_venv = "/opt/vllm-router"
+raise_limits = False
+ssh_user = "root"
+ssh_key = ".lab/id_ed25519"
+ssh_known_hosts_file = ".lab/known_hosts"
+ssh_strict_host_key_checking = "yes"
