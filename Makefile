@@ -2,13 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo down test lint unit fleet setup system format clean
+.PHONY: help demo down test lint unit fleet docs setup system format clean
 
 help:
 	@echo "make demo   boot the embedded lab, serve a tiny model on it with the real engine, ask it a question"
 	@echo "make down   remove the lab again"
 	@echo "make test   lint, unit tests, whole deploys on booted hosts"
-	@echo "make lint | unit | fleet | format | setup"
+	@echo "make lint | unit | fleet | docs | format | setup"
 
 demo: setup
 	@$(BIN)/python -m lab.demo
@@ -28,6 +28,9 @@ unit: setup
 
 fleet: setup
 	@$(BIN)/pytest tests/fleet
+
+docs: setup
+	@$(BIN)/python scripts/topologies.py
 
 format: setup
 	@$(BIN)/ruff check --fix .
