@@ -16,7 +16,12 @@ from lab.fleet import Lab
 
 REPOSITORY = Path(__file__).parents[2]
 NAME, SUBNET = "fleettest", "10.231.80.0/24"
-STAND_IN = Path(__file__).parent / "standin"
+# The stand-in engine outside an image: its flag tables lie beside its folder.
+STAND_IN = {
+    str(REPOSITORY / "lab" / "standin"): "/opt/standin",
+    str(REPOSITORY / "fleet" / "flags"): "/opt/flags",
+    str(REPOSITORY / "files" / "flags"): "/opt/flags-tables",
+}
 
 
 @dataclass
@@ -123,7 +128,9 @@ def recipe(folder: Path, name: str = "recipe", **changes: object) -> str:
         "engine": {"vllm": "0.32.0"},
         "drain_seconds": 2,
         "start_timeout_seconds": 30,
-        "roles": {"serve": {"host": "0.0.0.0", "port": 8000, "args": {"max-num-seqs": 8}, "env": {}}},
+        "roles": {
+            "serve": {"host": "0.0.0.0", "port": 8000, "args": {"max-num-seqs": 8}, "env": {"VLLM_STANDIN_LOAD_S": 0}}
+        },
     }
     serve = data["roles"]["serve"]  # type: ignore[index]
     for key, value in changes.items():
@@ -148,7 +155,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     ensure_router(say=print)
     ensure_model(say=print)
     made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("lab"), say=print)
-    made.up(2, mounts={str(STAND_IN): "/opt/standin"})
+    made.up(2, mounts=STAND_IN)
     yield made
     made.down()
 

@@ -30,7 +30,8 @@ def clean_hosts(lab: Lab) -> Iterator[None]:
     for host in (A, B):
         lab.ssh(
             host,
-            "systemctl stop 'vllm-*'; systemctl reset-failed; umount -l /etc/vllm-fleet 2>/dev/null; "
+            "systemctl kill -s KILL 'vllm-*'; systemctl stop 'vllm-*'; systemctl reset-failed; "
+            "umount -l /etc/vllm-fleet 2>/dev/null; "
             "rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /etc/systemd/system/multi-user.target.wants/vllm-*; "
             "systemctl daemon-reload",
         )
@@ -40,7 +41,7 @@ def serves(fleet: Fleet) -> bool:
     """Whether the front door answers with text."""
     body = '{"model": "qwen3", "prompt": "x", "max_tokens": 4}'
     done = fleet.lab.ssh(B, f"curl -s -m 20 {ENTRY}/v1/completions -H 'Content-Type: application/json' -d '{body}'")
-    return "stand-in text" in done.stdout
+    return "stand-in " in done.stdout
 
 
 def release(fleet: Fleet, host: str = A) -> str:
@@ -79,7 +80,7 @@ def test_the_last_line_of_a_good_run_can_be_pasted(two: Fleet) -> None:
     line = done.text.strip().splitlines()[-1]
     assert line.startswith("Try it: curl ")
     answer = subprocess.run(line.removeprefix("Try it: "), shell=True, capture_output=True, text=True, timeout=30)
-    assert "stand-in text" in answer.stdout
+    assert "stand-in " in answer.stdout
 
 
 def test_a_dry_run_tells_what_a_changed_argument_does_and_touches_nothing(two: Fleet) -> None:
@@ -185,7 +186,7 @@ def test_a_full_disk(two: Fleet) -> None:
 
 
 def test_a_unit_that_dies_at_start(two: Fleet) -> None:
-    recipe(two.folder, env={"STAND_IN_DIE": "RuntimeError: no such device"})
+    recipe(two.folder, env={"VLLM_STANDIN_DIE": "RuntimeError: no such device"})
     done = two.pyinfra("-y")
     assert done.code == 1
     done.line(f"error: {A}: vllm-serve-0 died at start: RuntimeError: no such device", "[UNIT-DIED]")
@@ -196,7 +197,7 @@ def test_a_unit_that_dies_at_start(two: Fleet) -> None:
 
 
 def test_one_replica_that_dies_leaves_the_other_serving(two: Fleet) -> None:
-    two.hosts[B] = {"env": {"STAND_IN_DIE": "RuntimeError: no such device"}}
+    two.hosts[B] = {"env": {"VLLM_STANDIN_DIE": "RuntimeError: no such device"}}
     done = two.pyinfra("-y")
     assert done.code == 1
     done.line(f"error: {B}: vllm-serve-1 died at start", "[UNIT-DIED]")
@@ -214,7 +215,7 @@ def test_an_engine_that_refuses_an_argument_is_not_started_again(two: Fleet) -> 
 
 
 def test_an_engine_that_takes_too_long(two: Fleet) -> None:
-    recipe(two.folder, env={"STAND_IN_LOAD_S": 100}, start_timeout_seconds=30)
+    recipe(two.folder, env={"VLLM_STANDIN_LOAD_S": 100}, start_timeout_seconds=30)
     begin = time.monotonic()
     done = two.pyinfra("-y")
     assert done.code == 1
@@ -243,7 +244,7 @@ def started(two: Fleet, command: list[str], until: Callable[[], bool]) -> subpro
 
 @pytest.mark.parametrize("tool", ["pyinfra", "fleet"])
 def test_an_interrupt_is_told_and_the_next_run_goes_on(two: Fleet, tool: str) -> None:
-    recipe(two.folder, env={"STAND_IN_LOAD_S": 8})
+    recipe(two.folder, env={"VLLM_STANDIN_LOAD_S": 8})
     inventory = str(two.path)
     command = {
         "pyinfra": [*PYINFRA, "-y", inventory, "deploy/serve.py"],
@@ -264,7 +265,7 @@ def test_an_interrupt_is_told_and_the_next_run_goes_on(two: Fleet, tool: str) ->
 def test_a_killed_run_leaves_nothing_half_written_and_the_next_mends_it(two: Fleet, moment: str) -> None:
     assert two.pyinfra("-y").code == 0
     before = release(two)
-    recipe(two.folder, args={"max-num-seqs": 6}, env={"STAND_IN_LOAD_S": 5})
+    recipe(two.folder, args={"max-num-seqs": 6}, env={"VLLM_STANDIN_LOAD_S": 5})
     if moment == "writing":  # a tar that takes its time: the run dies while the host unpacks
         slow = '#!/bin/sh\\nsleep 4; exec /usr/bin/tar "$@"'
         two.ssh(A, f"printf '{slow}' >/usr/local/bin/tar; chmod +x /usr/local/bin/tar")
@@ -339,8 +340,8 @@ def test_a_host_that_lacks_what_it_needs_is_not_written_to(
 
 
 def test_a_port_that_something_else_holds(two: Fleet) -> None:
-    serve = "/opt/standin/bin/vllm serve lab/tiny-qwen3-moe --served-model-name qwen3 --port 8000"
-    two.ssh(A, f"systemd-run -q --unit squatter {serve}")
+    two.ssh(A, "systemd-run -q --unit squatter python3 -m http.server 8000")
+    two.ssh(A, "until ss -Hltn 'sport = 8000' | grep -q .; do sleep 0.2; done")
     try:
         done = two.pyinfra("-y")
         assert done.code == 1
@@ -353,7 +354,7 @@ def test_a_port_that_something_else_holds(two: Fleet) -> None:
 
 
 def test_a_host_that_is_lost_in_mid_run_ends_the_wait_for_it(two: Fleet) -> None:
-    recipe(two.folder, env={"STAND_IN_LOAD_S": 300}, start_timeout_seconds=300)
+    recipe(two.folder, env={"VLLM_STANDIN_LOAD_S": 300}, start_timeout_seconds=300)
     command = [*PYINFRA, "-y", str(two.path), "deploy/serve.py"]
     child = started(two, command, lambda: two.lab.ssh(B, "systemctl is-active -q vllm-serve-1").returncode == 0)
     two.ssh(A, "systemctl stop vllm-serve-0")
@@ -370,7 +371,7 @@ def test_a_host_that_is_lost_in_mid_run_ends_the_wait_for_it(two: Fleet) -> None
 
 def test_a_removal_that_was_cut_is_finished_by_the_next_run(two: Fleet) -> None:
     assert two.pyinfra("-y").code == 0
-    wrapper = '#!/bin/sh\ncase "$1" in disable) kill -9 $PPID;; *) exec /usr/bin/systemctl "$@";; esac'
+    wrapper = '#!/bin/sh\ncase "$1" in reset-failed) kill -9 $PPID;; *) exec /usr/bin/systemctl "$@";; esac'
     two.ssh(A, f"printf '%s' '{wrapper}' >/usr/local/bin/systemctl; chmod +x /usr/local/bin/systemctl")
     two.groups = {"serve": [B], "proxy": [A]}
     assert two.pyinfra("-y").code == 1
@@ -478,6 +479,21 @@ def test_an_instance_over_two_hosts_starts_restarts_and_waits_as_one(two: Fleet)
         assert two.lab.ssh(A, "systemctl is-active vllm-serve-0").stdout.strip() == "inactive"
     finally:
         two.lab.boot(B)
+    assert two.pyinfra("-y").code == 0
+    assert serves(two)
+
+
+def test_a_member_that_dies_is_named_and_the_head_does_not_wait_for_ever(two: Fleet) -> None:
+    recipe(two.folder, data_parallel_size=2, start_timeout_seconds=600)
+    two.hosts[B] = {"env": {"VLLM_STANDIN_DIE": "RuntimeError: no such device"}}
+    begin = time.monotonic()
+    done = two.pyinfra("-y")
+    assert time.monotonic() - begin < 150, "long before the 600 s that a start may take"
+    assert done.code == 1
+    done.line(f"error: {B}: vllm-serve-0 died at start: RuntimeError: no such device", "[UNIT-DIED]")
+    done.line(f"error: {A}: vllm-serve-0 waits in vain:", f"serve-0@{B}: its", "[RUN-PEERS]")
+    assert two.ssh(A, "systemctl show -p NRestarts --value vllm-serve-0") != "5", "its own tries are not used up"
+    two.hosts.clear()
     assert two.pyinfra("-y").code == 0
     assert serves(two)
 

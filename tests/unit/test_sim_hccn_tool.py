@@ -213,7 +213,7 @@ def test_what_is_set_lasts_and_stands_in_hccn_conf(tmp_path: Path) -> None:
 def test_recovery_replays_the_file_and_brings_the_link_back(tmp_path: Path) -> None:
     host = dressed(tmp_path, "ascend-a2", {"hccn_busy_ms": 0})
     assert host.call("hccn_tool", "-i", "0", "-link", "-s", "down").text == "Cmd executed successfully!\n"
-    assert get(host, 0, "-link") == "link status: DOWN\n"
+    assert get(host, 0, "-link") == host.typed("hccn_tool", "-i", "0", "-link", "-g").text == "link status: DOWN\n"
     assert get(host, 0, "-net_health") == "net health status: Fault\n"
     conf = tmp_path / "etc/hccn.conf"
     conf.write_text(conf.read_text().replace("address_0=10.30.0.11", "address_0=10.30.0.77"))
@@ -222,6 +222,7 @@ def test_recovery_replays_the_file_and_brings_the_link_back(tmp_path: Path) -> N
     assert get(host, 0, "-ip") == "ipaddr:10.30.0.77\nnetmask:255.255.0.0\n"
     conf.unlink()
     lost = host.call("hccn_tool", "-i", "0", "-cfg", "recovery")
+    assert host.typed("hccn_tool", "-i", "0", "-cfg", "recovery") == lost
     assert (lost.code, lost.text) == (1, "The hccn.conf can't access, please check it.\n")
 
 

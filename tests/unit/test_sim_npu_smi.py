@@ -126,8 +126,10 @@ def without(first: int, last: int) -> dict[str, dict[str, object]]:
 def test_the_table_of_an_a2(tmp_path: Path) -> None:
     busy = [{"pid": 669096, "name": "VLLMWorker_TP", "memory": 55124}]
     devices = {"0": {"processes": busy}, "1": {"health": "Alarm", "hbm_used": 58500}, **without(2, 7)}
-    done = dressed(tmp_path, "ascend-a2", {"devices": devices}).call("npu_smi", "info")
+    host = dressed(tmp_path, "ascend-a2", {"devices": devices})
+    done = host.call("npu_smi", "info")
     assert (done.text, done.code) == (A2, 0)
+    assert host.typed("npu_smi", "info") == done
 
 
 def test_the_table_of_an_a3(tmp_path: Path) -> None:

@@ -164,3 +164,6 @@ def test_the_fabric_manager_has_a_version_of_its_own(tmp_path: Path) -> None:
     host = dressed(tmp_path, "nvidia", {"fabric_manager_version": "580.82.07"})
     done = host.call("nvidia_smi", "--version", function="fabric_manager")
     assert (done.code, done.text) == (0, "Fabric Manager version is : 580.82.07\n")
+    assert host.typed("nvidia_smi", "--version", function="fabric_manager") == done
+    assert host.typed("nvidia_smi", "-L") == host.call("nvidia_smi", "-L")
+    assert host.typed("nvidia_smi") == host.call("nvidia_smi")

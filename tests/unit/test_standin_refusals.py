@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def test_it_says_first_that_it_is_a_stand_in(machine: Machine) -> None:
     process = machine.serve("--foo", "1")
     process.wait()
     assert "stand-in for vLLM 0.32.0" in process.text.splitlines()[0]
+
+
+@pytest.mark.parametrize("arguments", [["--foo", "1"], ["--max-model-len", "50000"], ["--hf-overrides", "{rope"]])
+def test_a_process_of_its_own_says_the_same(machine: Machine, arguments: list[str]) -> None:
+    words = (str(STANDIN / "bin" / "vllm"), "serve", "m", *arguments)
+    alone, fork = machine.alone(*words), machine.run(*words)
+    assert alone.wait() == fork.wait()
+    own = r"pid[ =]\d+|\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.sub(own, "", alone.text) == re.sub(own, "", fork.text)
 
 
 def test_an_unknown_argument(machine: Machine) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_standin_support import Api, Machine, free_port, until
+from tests.unit.test_standin_support import STANDIN, Api, Machine, free_port, until
 
 
 @pytest.fixture
@@ -34,6 +34,16 @@ def test_a_signal_while_loading_is_swallowed_and_it_never_becomes_ready(machine:
     assert process.wait() == 1
     assert process.last_line.startswith("TimeoutError: Timed out waiting for engine core processes to start")
     assert "Application startup complete" not in process.text
+
+
+def test_a_process_of_its_own_serves_and_ends(machine: Machine) -> None:
+    api = Api("127.0.0.1", free_port())
+    words = ("serve", "m", "--host", api.host, "--port", str(api.port))
+    process = machine.alone(str(STANDIN / "bin" / "vllm"), *words)
+    api.up()
+    assert api.text().startswith(" stand-in ")
+    process.term()
+    assert process.wait() == 0
 
 
 def test_nothing_listens_until_it_is_ready(machine: Machine) -> None:

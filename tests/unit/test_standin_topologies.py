@@ -231,6 +231,15 @@ def test_ray_lists_its_nodes(machine: Machine) -> None:
     assert sum(line.startswith(" 1 node_") for line in status.text.splitlines()) == 2
 
 
+def test_processes_of_their_own_say_the_same(machine: Machine) -> None:
+    script, none = str(STANDIN / "bin" / "ray"), str(machine.folder / "no")
+    ray = machine.alone(script, "status", VLLM_STANDIN_RAY_FILE=none)
+    proxy = machine.alone(PYTHON, str(PROXY), "--nonsense")
+    assert (ray.wait(), proxy.wait()) == (1, 2)
+    assert ray.last_line.startswith("ConnectionError: Could not find any running Ray instance.")
+    assert "--nonsense" in proxy.last_line
+
+
 def test_there_is_no_ray(machine: Machine) -> None:
     status = machine.run(str(STANDIN / "bin" / "ray"), "status", VLLM_STANDIN_RAY_FILE=str(machine.folder / "no"))
     assert status.wait() == 1
