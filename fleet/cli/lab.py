@@ -140,7 +140,7 @@ def install(engines: Sequence[str]) -> None:
     from lab.model import ensure_model
 
     for version in engines:
-        ensure_engine(version, extras=["nixl"], say=say)
+        ensure_engine(version, extras=["nixl", "ray"], say=say)
     ensure_router(say=say)
     ensure_model(engines[0], say=say)
 
