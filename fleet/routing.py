@@ -86,7 +86,9 @@ def _set_router(recipe: Recipe, node: Node, port: int, one: Set, entry: bool) ->
             for instance in its:
                 argv += [f"--{role}", instance.url]
         # round robin on both sides would run in step, and use as many pairs as the smaller side has instances
-        argv += ["--prefill-policy", "round_robin", "--decode-policy", "power_of_two"]
+        # (vllm-router refuses power_of_two for a single decode)
+        argv += ["--prefill-policy", "round_robin"]
+        argv += ["--decode-policy", "power_of_two" if len(one.decode) > 1 else "round_robin"]
         return _vllm_router(node, f"router{suffix}", listen, port, argv, entry)
     argv = ["python", ASCEND_PROXY, "--host", listen, "--port", str(port)]
     for word, its in (("prefiller", one.prefill), ("decoder", one.decode)):

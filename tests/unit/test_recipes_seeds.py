@@ -382,7 +382,7 @@ WHOLE = {
         """
         vllm-router --host 0.0.0.0 --port 8080 --vllm-pd-disaggregation
         --prefill http://10.231.77.10:8000 --decode http://10.231.77.11:8000
-        --prefill-policy round_robin --decode-policy power_of_two
+        --prefill-policy round_robin --decode-policy round_robin
         --health-check-interval-secs 2 --health-failure-threshold 2
         --health-success-threshold 1 --worker-startup-check-interval 1 --worker-startup-timeout-secs 30
         --prometheus-host 127.0.0.1 --prometheus-port 29000

@@ -229,7 +229,7 @@ def test_vllm_routers_command() -> None:
     assert router.argv == (
         *("vllm-router", "--host", P[1], "--port", "8200", "--vllm-pd-disaggregation"),
         *("--prefill", f"http://{P[1]}:8000", "--decode", f"http://{D[1]}:8001"),
-        *("--prefill-policy", "round_robin", "--decode-policy", "power_of_two"),
+        *("--prefill-policy", "round_robin", "--decode-policy", "round_robin"),
         *("--health-check-interval-secs", "2", "--health-failure-threshold", "2"),
         *("--health-success-threshold", "1", "--worker-startup-check-interval", "1"),
         *("--worker-startup-timeout-secs", "30"),
