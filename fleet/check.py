@@ -190,7 +190,7 @@ def dies_apart(plan: Plan) -> Iterator[Finding]:
     if plan.recipe.platform != "ascend-a3":
         return
     for node in plan.fleet.nodes:
-        given = node.settings.device_indices(16)
+        given = node.settings.device_indices(platform_of(plan.recipe).devices_per_host)
         alone = [i for i in given if i ^ 1 not in given]
         if node.settings.shares_host and alone:
             yield warning(

@@ -86,16 +86,14 @@ def _instances(fleet: Fleet, recipe: Recipe) -> tuple[Instance, ...]:
 def _refuse_doorless(fleet: Fleet) -> None:
     """What only a front door can do must not be passed over: engines would stand open where keys are asked for."""
     settings = fleet.settings
-    for key in ("api_keys", "tls_certificate", "cache_aware", "front_door"):
-        if getattr(settings, key) and not fleet.of("proxy"):
-            what = f"{key} needs a front door, and no host has the role proxy"
-            raise FleetError(error("PLAN-ROLE", fleet.source, what, "add the group proxy = [...]"))
+    wanted = [key for key in ("api_keys", "tls_certificate", "cache_aware", "front_door") if getattr(settings, key)]
+    wanted += [f"sets = {settings.sets}"] if settings.sets > 1 else []
+    if wanted and not fleet.of("proxy"):
+        what = f"{wanted[0]} needs a front door, and no host has the role proxy"
+        raise FleetError(error("PLAN-ROLE", fleet.source, what, "add the group proxy = [...]"))
     if fleet.of("prefill") and settings.cache_aware:
         what = "cache_aware is for replicas; a set's own router chooses among its instances"
         raise FleetError(error("PLAN-ROLE", fleet.source, what, "leave cache_aware out"))
-    if settings.sets > 1 and not fleet.of("proxy"):
-        what = f"sets = {settings.sets} needs a front door, and no host has the role proxy"
-        raise FleetError(error("PLAN-ROLE", fleet.source, what, "add the group proxy = [...]"))
 
 
 def _sets(fleet: Fleet, recipe: Recipe, instances: tuple[Instance, ...]) -> tuple[Set, ...]:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from fleet.findings import Finding, error
 from fleet.inventory import Fleet, Node
-from fleet.platforms._ascend import HCCL_HOST_PORT, hccl_slot
 from fleet.recipe import Recipe, Role
-from fleet.topology import Instance, Plan, Unit
+from fleet.topology import Instance, Plan, Unit, platform_of
 
 API_PORT = 8000
 NIXL_PORT = 5600
@@ -52,12 +51,19 @@ def handshake_ports(instance: Instance) -> range:
 def reserved_on(plan: Plan, node: Node) -> Iterator[tuple[range, str]]:
     """Ports of a host that belong to something which the plan does not place."""
     units = [u for u in plan.units_of(node.name) if u.serves_model]
-    if plan.recipe.platform.startswith("ascend") and units:
-        indices = units[0].device_indices if node.settings.shares_host else ()
-        yield hccl_slot(indices, HCCL_HOST_PORT), "HCCL"
+    if own := platform_ports(plan, node):
+        yield own
     if any(u.kind == "ray" for u in units) and not node.settings.port_offset:
         yield RAY_WORKER_PORTS, "Ray's workers"
     yield range(22, 23), "sshd"
+
+
+def platform_ports(plan: Plan, node: Node) -> tuple[range, str] | None:
+    """Ports that the machine family's own software takes on a host for this service, and whose they are."""
+    units = [u for u in plan.units_of(node.name) if u.serves_model]
+    if not units:
+        return None
+    return platform_of(plan.recipe).own_ports(units[0].device_indices if node.settings.shares_host else ())
 
 
 def conflicts(plan: Plan) -> list[Finding]:

@@ -40,9 +40,8 @@ def claims(plan: Plan, node: Node) -> Claims:
     for instance in plan.instances:
         if any(m.node is node for m in instance.members):
             used |= {p: f"{instance.name}'s handshakes" for p in ports.handshake_ports(instance) if p not in used}
-    for reserved, owner in ports.reserved_on(plan, node):
-        if owner == "HCCL":
-            used |= dict.fromkeys(reserved, owner)
+    if own := ports.platform_ports(plan, node):
+        used |= dict.fromkeys(*own)
     return Claims(plan.fleet.settings.service, frozenset(devices), used)
 
 

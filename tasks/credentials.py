@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tasks import edge
 from tasks.edge import host
 
 _LARGEST = 1_000_000
+_kept: dict[str, tuple[SecretFile, ...]] = {}
 
 
 class SecretDigests(FactBase[dict[str, str]]):
@@ -52,6 +52,13 @@ def files_of(plan: Plan) -> tuple[SecretFile, ...]:
     if settings.api_keys:
         found.append(credentials.key_hashes(_read(settings.api_keys, "SECRET-KEYS"), settings.api_keys))
     return tuple(found)
+
+
+def of_this_run(plan: Plan) -> tuple[SecretFile, ...]:
+    """As ``files_of``, but read once: what was checked before anything was connected to is what hosts get."""
+    if plan.fleet.source not in _kept:
+        _kept[plan.fleet.source] = files_of(plan)
+    return _kept[plan.fleet.source]
 
 
 def _read(path: str, rule: str) -> str:
@@ -83,12 +90,12 @@ def _refuse_expired(text: str, where: str) -> None:
 
 
 @operation()
-def install(plan: Plan, read: Callable[[Plan], tuple[SecretFile, ...]] = files_of) -> edge.Commands:
+def install(plan: Plan) -> edge.Commands:
     """Write the front door's secrets where there is one and they differ; it reads them anew without a gap."""
     door = next((u for u in plan.units_of(host.name) if u.config), None)
     if door is None:
         return
-    wanted = read(plan)
+    wanted = of_this_run(plan)
     folder = f"{plan.home}/secrets"
     there: dict[str, Any] = host.get_fact(SecretDigests, folder=folder)
     due = [f for f in wanted if there.get(f.name) != f.digest]
@@ -124,7 +131,7 @@ def forget(plan: Plan) -> edge.Commands:
     if door is None:
         return
     folder = f"{plan.home}/secrets"
-    wanted = {f.name for f in files_of(plan)}
+    wanted = {f.name for f in of_this_run(plan)}
     left = sorted(set(host.get_fact(SecretDigests, folder=folder)) - wanted)
     if not left:
         host.noop("no secret is left over")

@@ -161,11 +161,16 @@ def _all_out(unit: Unit) -> list[str]:
     return list(states) if done and states and set(states.values()) == {"out"} else []
 
 
+def _last_words(unit: Unit) -> tuple[list[str], list[str]]:
+    """The unit's state and the journal of its last start, and what went wrong with asking."""
+    _, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
+    return waiting.after_mark(words), errors
+
+
 def _start_fault(unit: Unit) -> str:
     """Why a unit that should run does not, in its own words."""
-    done, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
-    words = waiting.after_mark(words)
-    if not done or not words:
+    words, errors = _last_words(unit)
+    if not words:
         return (errors or ["no message"])[-1]
     return "" if words[0] == "active" and not unit.reload else journal.reason(words[1:])
 
@@ -182,8 +187,7 @@ def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
         return error(
             "DOOR-OUT", host.name, f"{unit.name} has nothing in service: {', '.join(out)} are out by hand", mend
         )
-    _, words, errors = edge.run_here(StringCommand(waiting.last_words(unit)))
-    words = waiting.after_mark(words)
+    words, errors = _last_words(unit)
     if not words:
         last = (errors or said or ["no message"])[-1]
         return error("UNIT-WAIT", host.name, f"waiting for {unit.name} ended: {last}", "look after the host, run again")

@@ -27,7 +27,7 @@ def check_before_connecting(params: dict[str, Any]) -> None:
     try:
         _plans["current"] = the_plan = plan_of(path, overrides(params.get("data") or ()))
         _refuse_empty_limit(the_plan, params)
-        credentials.files_of(the_plan)
+        credentials.of_this_run(the_plan)
     except FleetError as exc:
         show(exc.findings)
         sys.exit(exit_code(exc))

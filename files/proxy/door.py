@@ -231,9 +231,8 @@ def requests_on(url):
             raise
         return None
     for line in lines:
-        if line.startswith(("vllm:num_requests_running", "vllm:num_requests_waiting")):
-            if line.split("{")[0] in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
-                total += float(line.rsplit(" ", 1)[1])
+        if line.split("{")[0] in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
+            total += float(line.rsplit(" ", 1)[1])
     return int(total)
 
 

@@ -71,6 +71,11 @@ def sharing_env(indices: Sequence[int]) -> dict[str, str]:
     }
 
 
+def own_ports(indices: Sequence[int]) -> tuple[range, str]:
+    """HCCL's ports on the host."""
+    return hccl_slot(indices, HCCL_HOST_PORT), "HCCL"
+
+
 def hccl_slot(indices: Iterable[int], base: int) -> range:
     """HCCL's ports for a service that has these devices of a shared host: disjoint wherever the devices are."""
     start = base + HCCL_PORTS * min(indices, default=0)
@@ -96,6 +101,7 @@ def family(name: str, devices_per_host: int, tag_suffix: str) -> Platform:
         container_setup_files=CONTAINER_SETUP_FILES,
         ray_env=ray_env,
         sharing_env=sharing_env,
+        own_ports=own_ports,
         visible_env=visible_env,
         limits=LIMITS,
     )

@@ -41,5 +41,7 @@ class Platform:
     # What keeps a service on some devices of a host apart from one on the others: ports, and, where no container
     # does it, which devices are seen.
     sharing_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
+    # Ports of a host that the family's own software takes for a service on these devices, and whose they are.
+    own_ports: Callable[[Sequence[int]], tuple[range, str] | None] = lambda indices: None
     visible_env: Callable[[Sequence[int]], dict[str, str]] = lambda indices: {}
     limits: Mapping[str, str] = field(default_factory=dict)
