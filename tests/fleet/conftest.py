@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,6 +104,17 @@ def run(command: list[str], timeout: float = 300) -> Run:
     )
     assert "Traceback" not in done.stdout, done.stdout
     return Run(done.returncode, done.stdout)
+
+
+def take_off(lab: Lab, hosts: Iterable[str], before: str = "true") -> None:
+    """Take everything that a deploy put there off the hosts; ``before`` is done first. The lab's own units stay."""
+    for host in hosts:
+        lab.ssh(
+            host,
+            f"{before}; systemctl kill -s KILL 'vllm-[!l]*.service'; systemctl stop 'vllm-[!l]*.service'; "
+            "systemctl reset-failed; rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-[!l]*.service "
+            "/etc/systemd/system/multi-user.target.wants/vllm-[!l]*; systemctl daemon-reload",
+        )
 
 
 def access(lab: Lab) -> dict[str, object]:

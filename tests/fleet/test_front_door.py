@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from lab.fleet import Lab
 from lab.standin.vllm_standin import words
-from tests.fleet.conftest import NAME, SUBNET, Fleet, Run, recipe
+from tests.fleet.conftest import NAME, SUBNET, Fleet, Run, recipe, take_off
 
 pytestmark = pytest.mark.lab
 
@@ -44,13 +44,8 @@ ALICE, BOB = "alice-" + "k3" * 20, "bob-" + "q7" * 20
 def clean_hosts(lab: Lab) -> Iterator[None]:
     """Every test begins with hosts on which nothing is deployed."""
     yield
-    for host in (A, B):
-        lab.ssh(
-            host,
-            "for verb in 'kill -s KILL' stop; do systemctl $verb 'vllm-*' recorder squatter sampler; done; "
-            "systemctl reset-failed; rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /usr/local/bin/base64 "
-            "/etc/systemd/system/multi-user.target.wants/vllm-*; systemctl daemon-reload",
-        )
+    others = "systemctl kill -s KILL recorder squatter sampler; systemctl stop recorder squatter sampler"
+    take_off(lab, (A, B), f"{others}; rm -f /usr/local/bin/base64")
 
 
 # ---- what the tests are made with

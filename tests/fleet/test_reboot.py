@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fleet.conftest import NAME, Fleet, recipe
+from tests.fleet.conftest import NAME, Fleet, recipe, take_off
 from tests.fleet.test_serve_faults import serves
 
 pytestmark = pytest.mark.lab
@@ -45,14 +45,10 @@ def late(two: Fleet) -> Iterator[Fleet]:
     )
     two.hosts[A] = {"weights_dir": "/mnt/late"}
     yield two
-    for host in (A, B):
-        two.lab.ssh(
-            host,
-            "systemctl kill -s KILL 'vllm-*'; systemctl stop 'vllm-*'; systemctl disable -q --now mnt-late.mount; "
-            "rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /etc/systemd/system/multi-user.target.wants/vllm-*; "
-            "rm -f /etc/systemd/system/mnt-late.mount /etc/systemd/system/slow-storage.service; "
-            "systemctl daemon-reload",
-        )
+    take_off(two.lab, (A, B), "systemctl disable -q --now mnt-late.mount")
+    two.lab.ssh(
+        A, "rm -f /etc/systemd/system/mnt-late.mount /etc/systemd/system/slow-storage.service; systemctl daemon-reload"
+    )
 
 
 def test_a_reboot_waits_for_the_weights_and_ends_in_service(late: Fleet) -> None:
@@ -92,10 +88,4 @@ def test_both_members_of_an_instance_reboot_at_once(two: Fleet) -> None:
     while not serves(two) and time.monotonic() < deadline:
         time.sleep(1)
     assert serves(two)
-    for host in (A, B):
-        two.lab.ssh(
-            host,
-            "systemctl kill -s KILL 'vllm-*'; systemctl stop 'vllm-*'; "
-            "rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /etc/systemd/system/multi-user.target.wants/vllm-*; "
-            "systemctl daemon-reload",
-        )
+    take_off(two.lab, (A, B))

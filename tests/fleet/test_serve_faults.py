@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lab.fleet import Lab
-from tests.fleet.conftest import FLEET, PYINFRA, REPOSITORY, Fleet, recipe
+from tests.fleet.conftest import FLEET, PYINFRA, REPOSITORY, Fleet, recipe, take_off
 
 pytestmark = pytest.mark.lab
 
@@ -27,14 +27,7 @@ ENTRY = "http://10.231.80.10:8080"
 def clean_hosts(lab: Lab) -> Iterator[None]:
     """Every test begins with hosts on which nothing is deployed."""
     yield
-    for host in (A, B):
-        lab.ssh(
-            host,
-            "systemctl kill -s KILL 'vllm-*'; systemctl stop 'vllm-*'; systemctl reset-failed; "
-            "umount -l /etc/vllm-fleet 2>/dev/null; "
-            "rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /etc/systemd/system/multi-user.target.wants/vllm-*; "
-            "systemctl daemon-reload",
-        )
+    take_off(lab, (A, B), "umount -l /etc/vllm-fleet 2>/dev/null")
 
 
 def serves(fleet: Fleet) -> bool:

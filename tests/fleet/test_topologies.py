@@ -19,7 +19,7 @@ import yaml
 from lab.fleet import Lab
 from lab.hardware import dress_fleet
 from lab.image import load_image
-from tests.fleet.conftest import FLEET, Fleet, run
+from tests.fleet.conftest import FLEET, Fleet, run, take_off
 
 pytestmark = pytest.mark.lab
 
@@ -74,13 +74,9 @@ def leave_nothing(rack: Lab) -> Iterator[None]:
 
 def clean(rack: Lab) -> None:
     """Take every service off every host."""
+    take_off(rack, HOSTS)
     for host in HOSTS:
-        rack.ssh(
-            host,
-            "systemctl kill -s KILL 'vllm-*.service'; systemctl stop 'vllm-*.service'; systemctl reset-failed; "
-            "docker rm -f $(docker ps -aq) 2>/dev/null; rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-[!l]*.service "
-            "/etc/systemd/system/multi-user.target.wants/vllm-[!l]*; systemctl daemon-reload",
-        )
+        rack.ssh(host, "docker rm -f $(docker ps -aq)")
 
 
 def fleet(rack: Lab, folder: Path, groups: dict[str, list[int]], recipe: str, **data: object) -> Fleet:

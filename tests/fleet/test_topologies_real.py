@@ -16,7 +16,7 @@ import pytest
 
 from lab.engine import ensure_engine
 from lab.fleet import Lab
-from tests.fleet.conftest import Fleet
+from tests.fleet.conftest import Fleet, take_off
 from tests.fleet.test_serve_real import PROMPT, complete, metric
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
@@ -44,13 +44,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 @pytest.fixture(autouse=True)
 def leave_nothing(hosts: Lab) -> Iterator[None]:
     yield
-    for host in HOSTS:
-        hosts.ssh(
-            host,
-            "systemctl kill -s KILL 'vllm-*.service'; systemctl stop 'vllm-*.service'; systemctl reset-failed; "
-            "rm -rf /etc/vllm-fleet /etc/systemd/system/vllm-* /etc/systemd/system/multi-user.target.wants/vllm-*; "
-            "systemctl daemon-reload",
-        )
+    take_off(hosts, HOSTS)
 
 
 def fleet(lab: Lab, folder: Path, recipe: str, groups: dict[str, list[int]], bind: list[int]) -> Fleet:
