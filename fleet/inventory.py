@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -185,6 +186,17 @@ def _device_list(text: str) -> tuple[int, ...]:
             return ()
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(sorted(found)) if len(set(found)) == len(found) and all(i < 64 for i in found) else ()
+
+
+def span(numbers: Sequence[int]) -> str:
+    """``0-7``, or ``0-3, 8-11`` where they have gaps."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def role_of_group(group: str) -> str | None:

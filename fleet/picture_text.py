@@ -6,9 +6,9 @@ A picture has no font of its own, so widths are those of DejaVu Sans, the widest
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from fleet.inventory import Node
+from fleet.inventory import Node, span
 from fleet.ports import handshake_ports
 from fleet.topology import Instance, Plan, Unit
 
@@ -57,17 +57,6 @@ def wrap(parts: Iterable[str], room: float, size: float, joint: str = ", ") -> l
         else:
             lines.append(fit(part, room, size))
     return lines
-
-
-def span(numbers: Sequence[int]) -> str:
-    """``0-7``, or ``0-3, 8-11`` where they have gaps."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def counted(number: int, word: str) -> str:

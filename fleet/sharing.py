@@ -7,13 +7,13 @@ Services of one host are inventories of their own, each with its ``service`` nam
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from fleet import ports
 from fleet.findings import Finding, error
-from fleet.inventory import Node
+from fleet.inventory import Node, span
 from fleet.topology import Plan
 
 
@@ -92,14 +92,6 @@ def between(plans: Sequence[Plan]) -> list[Finding]:
     return found
 
 
-def _counted(word: str, numbers: Iterable[int]) -> str:
+def _counted(word: str, numbers: Sequence[int]) -> str:
     """``devices 8-11, 14``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs]
-    plural = len(runs) > 1 or len(runs[0]) > 1
-    return f"{word}{'s' * plural} {', '.join(parts)}"
+    return f"{word}{'s' * (len(numbers) > 1)} {span(numbers)}"

@@ -180,6 +180,10 @@ class Plan:
     def units_of(self, host: str) -> tuple[Unit, ...]:
         return tuple(u for u in self.units if u.host == host)
 
+    def front_door_of(self, host: str) -> Unit | None:
+        """The host's HAProxy, where it has one."""
+        return next((u for u in self.units_of(host) if u.config), None)
+
     def instance(self, name: str) -> Instance | None:
         return next((i for i in self.instances if i.name == name), None)
 

@@ -92,7 +92,7 @@ def _refuse_expired(text: str, where: str) -> None:
 @operation()
 def install(plan: Plan) -> edge.Commands:
     """Write the front door's secrets where there is one and they differ; it reads them anew without a gap."""
-    door = next((u for u in plan.units_of(host.name) if u.config), None)
+    door = plan.front_door_of(host.name)
     if door is None:
         return
     wanted = of_this_run(plan)
@@ -127,7 +127,7 @@ def install(plan: Plan) -> edge.Commands:
 @operation()
 def forget(plan: Plan) -> edge.Commands:
     """Remove secrets that the front door no longer asks for, once it reads them no more."""
-    door = next((u for u in plan.units_of(host.name) if u.config), None)
+    door = plan.front_door_of(host.name)
     if door is None:
         return
     folder = f"{plan.home}/secrets"

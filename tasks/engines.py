@@ -122,7 +122,7 @@ def smoke(plan: Plan) -> edge.Commands:
 
 def _local_socket(plan: Plan) -> str | None:
     """The front door's socket on this host: a completion through it needs no key."""
-    door = next((u for u in plan.units_of(host.name) if u.config), None)
+    door = plan.front_door_of(host.name)
     return f"/run/vllm-fleet/{door.name}/api.sock" if door else None
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from fleet import admission, inventory, quorum, release, render, waiting, yamlfile
+from fleet import admission, quorum, release, render, waiting
 from fleet.findings import FleetError
-from fleet.plan import plan
-from fleet.recipe import Recipe
 from fleet.routing import backends, has_front_door
 from fleet.snapshot import Snapshot
 from fleet.topology import Plan
+from tests.unit.plans import lay
 
 MOONCAKE = """
 title: t
@@ -588,14 +587,3 @@ def pd(text: str, prefills: int, decodes: int, *, proxy: list[str] | None = None
     """So many instances; a decode instance of MOONCAKE has two hosts. ``of`` is data of single hosts."""
     hosts = 2 if "MooncakeConnectorV1" in text else 1
     return lay(text, data, prefill=P[:prefills], decode=D[: decodes * hosts], proxy=proxy or P[:1])
-
-
-def lay(text: str, data: dict[str, Any], **groups: list[Any]) -> Plan:
-    data = dict(data)
-    own = data.pop("of", {})
-    pairs = {role: [h if isinstance(h, tuple) else (h, h) for h in hosts] for role, hosts in groups.items()}
-    merged = {
-        n: {"recipe": "r", "address": at, **data, **own.get(n, {})} for hosts in pairs.values() for n, at in hosts
-    }
-    fleet = inventory.build("fleet.py", {role: [n for n, _ in hosts] for role, hosts in pairs.items()}, merged)
-    return plan(fleet, Recipe.model_validate(yamlfile.parse(text, Path("r.yaml")).data))

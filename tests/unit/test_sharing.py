@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fleet import ROOT, admission, inventory, ports, release, sharing, snapshot, yamlfile
+from fleet import ROOT, admission, inventory, ports, release, sharing, snapshot
 from fleet.cli.main import main
 from fleet.findings import FleetError
-from fleet.plan import plan
-from fleet.recipe import Recipe
 from fleet.sharing import Claims
 from fleet.snapshot import Question, Snapshot
 from fleet.topology import Plan
+from tests.unit.plans import fleet_of, lay
 
 SERVE = """
 title: t
@@ -676,16 +675,6 @@ def test_check_wants_an_inventory() -> None:
 
 
 # ---- how it is tried
-
-
-def fleet_of(data: dict[str, Any], **groups: list[Any]) -> inventory.Fleet:
-    pairs = {role: [h if isinstance(h, tuple) else (h, h) for h in hosts] for role, hosts in groups.items()}
-    merged = {n: {"recipe": "r", "address": at, **data} for hosts in pairs.values() for n, at in hosts}
-    return inventory.build("fleet.py", {role: [n for n, _ in hosts] for role, hosts in pairs.items()}, merged)
-
-
-def lay(text: str, data: dict[str, Any], **groups: list[Any]) -> Plan:
-    return plan(fleet_of(data, **groups), Recipe.model_validate(yamlfile.parse(text, Path("r.yaml")).data))
 
 
 def asked(home: str) -> Snapshot:
