@@ -123,7 +123,9 @@ def _group_deaths(unit: Unit) -> tuple[str, ...]:
     return (
         '  case "$state/$sub" in failed/*|inactive/*) exit 3;; */auto-restart) '
         f'[ "$code" = {EXIT_PEERS} ] || exit 3;; esac',
-        f"  read -r phase since why 2>/dev/null </run/vllm-fleet/{unit.name}/group || {{ phase=; why=; }}",
+        "  phase=; why=",  # between two starts the file still says what was so in the earlier one
+        f'  [ "$sub" = auto-restart ] || '
+        f"read -r phase since why 2>/dev/null </run/vllm-fleet/{unit.name}/group || true",
         f'  case "$phase/$why" in waiting/*"{NOT_RUNNING}"*) '
         f'if [ $(( $(date +%s) - since )) -ge {PEERS_SECONDS} ]; then echo "{IN_VAIN} $why"; exit 5; fi;; esac',
     )

@@ -235,6 +235,12 @@ def test_a_wait_for_a_member_whose_unit_does_not_run_is_in_vain(
     assert wait_for_member(tmp_path, ago=ago, state=state) == (ends, f"in vain: {why}\n" if ends == 5 else "")
 
 
+def test_between_two_starts_what_was_said_of_the_earlier_one_does_not_count(tmp_path: Path) -> None:
+    systemd(tmp_path, "activating", "auto-restart", code=75)
+    state = "waiting NOW decode-0@10.10.0.12: its unit does not run"
+    assert wait_for_member(tmp_path, ago=600, state=state) == (4, "")
+
+
 def test_a_wait_knows_the_words_and_codes_of_the_program_that_keeps_a_group_together() -> None:
     text = (ROOT / "files/group/group.py").read_text()
     assert f"EXIT_PEERS, EXIT_GAVE_UP = {waiting.EXIT_PEERS}, 78\n" in text
