@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet import recipe as recipes
-from fleet.check import check_plan
+from fleet.checks import check_plan
 from fleet.findings import FleetError, error, errors, exit_code
 from fleet.plan import plan
 from fleet.topology import Plan

@@ -75,7 +75,7 @@ def check(inventories: tuple[str, ...], json_output: bool) -> None:
 
 def _checked(inventory: str) -> tuple[Plan | None, tuple[Finding, ...], int]:
     """Plan, findings and exit code of one inventory."""
-    from fleet.check import check_plan
+    from fleet.checks import check_plan
     from tasks import credentials
     from tasks.guard import plan_of
 

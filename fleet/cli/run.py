@@ -71,7 +71,7 @@ def _deploy_file(verb: str) -> str:
 
 def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
     """The check that the deploy would make too, here before pyinfra starts."""
-    from fleet.check import check_plan
+    from fleet.checks import check_plan
     from fleet.cli.main import EXIT_ERRORS
     from tasks.guard import overrides, plan_of
     from tasks.show import show

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fleet import ROOT, inventory, yamlfile
-from fleet import check as checks
-from fleet.check import check_plan
+from fleet import ROOT, checks, inventory, yamlfile
+from fleet.checks import check_plan
 from fleet.cli.main import main
 from fleet.findings import FleetError, as_json, error, exit_code, warning
 from fleet.plan import plan

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from fleet.check import check_plan
+from fleet.checks import check_plan
 from fleet.findings import errors
 from fleet.sharing import between
 

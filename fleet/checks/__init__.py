@@ -1,0 +1,43 @@
+"""Checks that need no machine: each module looks at one side of a plan, each check yields findings.
+
+A check is a function from a Plan to its findings; a module lists its own in CHECKS, in the order in which they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fleet.checks import (
+    arguments,
+    containers,
+    context,
+    devices,
+    images,
+    memory,
+    operators,
+    ports,
+    published,
+    security,
+)
+from fleet.findings import Finding
+from fleet.topology import Plan
+
+Check = Callable[[Plan], Iterator[Finding]]
+MODULES = (
+    ports,
+    operators,
+    context,
+    memory,
+    containers,
+    published,
+    images,
+    arguments,
+    security,
+    devices,
+)
+CHECKS: tuple[Check, ...] = tuple(check for module in MODULES for check in module.CHECKS)
+
+
+def check_plan(plan: Plan) -> tuple[Finding, ...]:
+    """All findings of all checks, in the order of the checks."""
+    return tuple(finding for check in CHECKS for finding in check(plan))
