@@ -31,6 +31,7 @@ fleet: setup
 
 docs: setup
 	@$(BIN)/python scripts/topologies.py
+	@$(BIN)/python scripts/rules.py
 
 format: setup
 	@$(BIN)/ruff check --fix .

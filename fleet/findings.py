@@ -24,11 +24,20 @@ class Finding:
     mend: str
     why: str = ""
     source: str = ""
+    waived: str = ""  # why the inventory lets it pass
+
+    @property
+    def stops(self) -> bool:
+        """Whether a run ends with it."""
+        return self.severity == "error" and not self.waived
 
     def line(self) -> str:
         """The finding as one line of text."""
         why = f" ({self.why})" if self.why else ""
-        text = f"{self.severity}: {self.where}: {self.what}{why}; {self.mend} [{self.rule}]"
+        head, mend = str(self.severity), self.mend
+        if self.waived:
+            head, mend = f"waived {self.severity}", f"waived: {self.waived}"
+        text = f"{head}: {self.where}: {self.what}{why}; {mend} [{self.rule}]"
         return " ".join(text.split())
 
 
@@ -57,7 +66,7 @@ def exit_code(exc: FleetError) -> int:
 
 def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Only those that stop a run."""
-    return tuple(f for f in findings if f.severity == "error")
+    return tuple(f for f in findings if f.stops)
 
 
 def as_json(findings: Iterable[Finding]) -> list[dict[str, str]]:

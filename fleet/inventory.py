@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fleet import yamlfile
+from fleet import waivers, yamlfile
 from fleet.findings import Finding, FleetError, error
 from fleet.recipe import PlatformName, Port, check_env, check_image, check_listener, check_version
 
@@ -56,6 +56,13 @@ class Settings(BaseModel):
     cache_aware: bool = False
     tls_certificate: str | None = None
     api_keys: str | None = None
+    waive: dict[str, str] = {}
+
+    @field_validator("waive")
+    @classmethod
+    def _are_waivers(cls, value: dict[str, str]) -> dict[str, str]:
+        waivers.check(value)
+        return value
 
     @field_validator("devices", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ feeds ``fleet explain RULE``, docs/rules.md and waivers.
 
 from __future__ import annotations
 
+import difflib
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -69,5 +70,10 @@ def find(name: str) -> Rule:
     known = rules()
     if name.upper() in known:
         return known[name.upper()]
-    mend = yamlfile.nearest(name.upper(), list(known))
-    raise FleetError(error("RULE-NAME", f"rule {name!r}", "there is no such rule", mend))
+    raise FleetError(error("RULE-NAME", f"rule {name!r}", "there is no such rule", nearest(name)))
+
+
+def nearest(name: str) -> str:
+    """How to go on from a name that no rule has."""
+    close = difflib.get_close_matches(name.upper(), rules(), 1)
+    return f"write {close[0]}" if close else "see docs/rules.md for those there are"

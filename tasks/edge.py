@@ -5,6 +5,7 @@ pyinfra's API is not covered by its version promise, so nothing else in this rep
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -27,7 +28,9 @@ from pyinfra.api.command import FunctionCommand, PyinfraCommand
 from pyinfra.api.state import BaseStateCallback, State
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
-from fleet.findings import Finding, error
+from fleet import waivers
+from fleet.findings import Finding, error, errors
+from fleet.folding import fold
 from tasks.show import styled
 
 EXIT_INTERRUPTED = 130
@@ -45,6 +48,8 @@ Commands = Generator[PyinfraCommand, None, None]
 commands: Counter[str] = Counter()
 steps: list[tuple[str, float]] = []
 _announced: set[str] = set()
+_held: list[Finding] = []
+_admitted: set[str] = set()
 
 
 def install() -> None:
@@ -202,16 +207,15 @@ def _connect_finding(name: str, text: str) -> Finding:
 #
 
 
-def say(finding: Finding) -> None:
-    """Print a finding once."""
-    line = finding.line()
-    if line in _announced:
-        return
-    _announced.add(line)
+def say(*findings: Finding) -> None:
+    """Print findings, each once, equal ones of several hosts as one."""
+    new = [f for f in dict.fromkeys(findings) if f.line() not in _announced]
+    _announced.update(f.line() for f in new)
     if path := os.environ.get(FINDINGS_FILE):
         with Path(path).open("a") as file:
-            file.write(json.dumps(asdict(finding)) + "\n")
-    logger.error(styled(finding))
+            file.writelines(json.dumps(asdict(finding)) + "\n" for finding in new)
+    for finding in fold(new):
+        logger.error(styled(finding))
 
 
 def executing() -> bool:
@@ -238,14 +242,26 @@ def current_host() -> Any:
 
 
 def admit(findings: Iterable[Finding]) -> bool:
-    """Say the findings; with an error among them, fail this host alone and let the others go on."""
-    found = list(findings)
-    for finding in found:
-        say(finding)
-    if not any(f.severity == "error" for f in found):
-        return True
-    fail_current_host()
-    return False
+    """Hold the findings until all hosts were looked at, so that what they share is said once; with an error among
+    them that nobody waived, fail this host alone and let the others go on."""
+    from tasks import guard
+
+    found = waivers.apply(guard.current_plan(), findings)
+    if not _held:
+        atexit.register(say_held)
+    _held.extend(found)
+    _admitted.add(_host().name)
+    if errors(found):
+        fail_current_host()
+    if not {h.name for h in _state().active_hosts} - _admitted:
+        say_held()
+    return not errors(found)
+
+
+def say_held() -> None:
+    """Say what was held back."""
+    held, _held[:] = list(_held), []
+    say(*held)
 
 
 def fail_current_host() -> None:

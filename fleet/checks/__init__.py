@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fleet import waivers
 from fleet.checks import (
     arguments,
     containers,
@@ -39,5 +40,6 @@ CHECKS: tuple[Check, ...] = tuple(check for module in MODULES for check in modul
 
 
 def check_plan(plan: Plan) -> tuple[Finding, ...]:
-    """All findings of all checks, in the order of the checks."""
-    return tuple(finding for check in CHECKS for finding in check(plan))
+    """All findings of all checks, in the order of the checks; those that the inventory waives say so."""
+    found = [finding for check in CHECKS for finding in check(plan)]
+    return waivers.apply(plan, [*found, *waivers.unused(plan, found)])

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from fleet import __version__
-from fleet.findings import Finding, FleetError, as_json, errors, exit_code
+from fleet.findings import Finding, FleetError, as_json, error, errors, exit_code
 from fleet.topology import Plan
 from tasks.show import show
 
@@ -44,7 +44,8 @@ def main() -> None:
 @main.command()
 @click.argument("inventories", nargs=-1, required=True, metavar="INVENTORY...")
 @click.option("--json", "json_output", is_flag=True, help="Findings as JSON on standard output.")
-def check(inventories: tuple[str, ...], json_output: bool) -> None:
+@click.option("--sarif", is_flag=True, help="Findings as SARIF 2.1.0 on standard output, for code hosts and editors.")
+def check(inventories: tuple[str, ...], json_output: bool, sarif: bool) -> None:
     """Say what is wrong with INVENTORY and its recipe, without touching a machine.
 
     Several inventories are also held against each other: services that share hosts must not meet there.
@@ -52,22 +53,31 @@ def check(inventories: tuple[str, ...], json_output: bool) -> None:
     """
     from fleet import sharing
 
+    if json_output and sarif:
+        raise FleetError(error("RUN-OUTPUT", "fleet check", "--json and --sarif are two answers", "choose one"))
     plans: list[Plan] = []
-    answers, code = [], EXIT_CLEAN
-    for inventory in inventories:
+    answers: dict[str, tuple[Finding, ...]] = {}
+    code = EXIT_CLEAN
+    for inventory in dict.fromkeys(inventories):
         plan, findings, its_code = _checked(inventory)
         code = max(code, its_code)
         plans += [plan] if plan else []
-        answers.append({"inventory": inventory, "findings": as_json(findings)})
-        if not json_output:
+        answers[inventory] = findings
+        if not (json_output or sarif):
             show(findings)
             if plan is not None:
                 click.echo(summary(inventory, findings))
-    between = sharing.between(plans)
+    between = tuple(sharing.between(plans))
     code = max(code, EXIT_ERRORS if between else EXIT_CLEAN)
-    if json_output:
-        several = {"inventories": answers, "between": as_json(between)}
-        click.echo(json.dumps(several if len(inventories) > 1 else answers[0], indent=1))
+    if sarif:
+        from fleet.sarif import document
+
+        last = next(reversed(answers))
+        click.echo(json.dumps(document({**answers, last: answers[last] + between}), indent=1))
+    elif json_output:
+        each = [{"inventory": name, "findings": as_json(found)} for name, found in answers.items()]
+        several = {"inventories": each, "between": as_json(between)}
+        click.echo(json.dumps(several if len(inventories) > 1 else each[0], indent=1))
     else:
         show(between)
     sys.exit(code)
@@ -91,9 +101,10 @@ def _checked(inventory: str) -> tuple[Plan | None, tuple[Finding, ...], int]:
 def summary(inventory: str, findings: Iterable[Finding]) -> str:
     """``clean``, or how many of what."""
     found = list(findings)
-    bad = len(errors(found))
-    rest = len(found) - bad
+    bad, waived = len(errors(found)), sum(1 for f in found if f.waived)
+    rest = len(found) - bad - waived
     words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
+    words += [f"{waived} waived"] if waived else []
     return f"{inventory}: " + (", ".join(words) or "clean")
 
 
@@ -104,7 +115,6 @@ def summary(inventory: str, findings: Iterable[Finding]) -> str:
 def render(inventory: str, only: str | None, json_output: bool) -> None:
     """Print what would run where: for each unit the script an engineer would have typed."""
     from fleet import yamlfile
-    from fleet.findings import error
     from fleet.render import as_data, config_of, typed, wrapper_of
     from tasks.guard import plan_of
 

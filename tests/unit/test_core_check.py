@@ -72,6 +72,7 @@ reference: {results: {requests: 800, concurrency: 160}}
 ACCURACY = "reference: {accuracy: {value: 91.16, measured_with: vllm-ascend 0.13.0}}\n"
 YARN = A3.replace("{tensor_parallel_size: 8}", "{yarn: {factor: 4}, args: {max-model-len: 163840}}")
 
+KEYS = {"rule", "severity", "where", "what", "mend", "why", "source", "waived"}
 PAIRS = A3.replace("tensor_parallel_size: 8", "tensor_parallel_size: 2")
 
 # rule: (a healthy plan, what is changed in it, what then breaks the rule, what the line holds)
@@ -265,6 +266,7 @@ def test_findings_as_data() -> None:
             "mend": "how",
             "why": "",
             "source": "a book",
+            "waived": "",
         }
     ]
 
@@ -324,7 +326,7 @@ def test_findings_as_json(path: str, code: int, found: list[tuple[str, str]]) ->
     assert list(data) == ["inventory", "findings"]
     assert data["inventory"] == path
     assert [(f["rule"], f["severity"]) for f in data["findings"]] == found
-    assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
+    assert all(set(f) == KEYS for f in data["findings"])
 
 
 # ---- exit codes
@@ -387,7 +389,7 @@ def test_an_early_end_is_json_too(
     assert list(data) == ["aborted", "exit_code", "findings"]
     assert (data["aborted"], data["exit_code"]) == (True, code)
     assert [(f["rule"], f["severity"]) for f in data["findings"]] == [(rule, "error")]
-    assert all(set(f) == {"rule", "severity", "where", "what", "mend", "why", "source"} for f in data["findings"])
+    assert all(set(f) == KEYS for f in data["findings"])
     assert result.stderr.endswith(f" [{rule}]\n")
 
 
