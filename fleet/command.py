@@ -12,7 +12,7 @@ from typing import Any
 
 from fleet import engine, ports
 from fleet.inventory import Node
-from fleet.recipe import Argument, Recipe
+from fleet.recipe import Argument, Recipe, dashed
 from fleet.topology import Group, Instance, Member, Unit, home_of, open_interface, platform_of
 
 # Above the drain: the workers' own exit took up to 35 s on a loaded machine.
@@ -35,7 +35,7 @@ def words(args: Mapping[str, Argument]) -> list[str]:
     """Arguments as command-line words: true is a flag, false its negation, a mapping is JSON."""
     result: list[str] = []
     for name, value in args.items():
-        flag = "--" + name.replace("_", "-")
+        flag = "--" + dashed(name)
         if value is True:
             result.append(flag)
         elif value is False:

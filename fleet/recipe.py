@@ -21,6 +21,7 @@ PlatformName = Literal["ascend-a2", "ascend-a3", "nvidia", "cpu"]
 RoleName = Literal["serve", "prefill", "decode"]
 Port = Annotated[int, Field(ge=1, le=65535, strict=True)]
 Size = Annotated[int, Field(ge=1, le=4096, strict=True)]
+Count = Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
 Scalar = bool | int | float | str
 Argument = Scalar | dict[str, Any] | list[Any] | None
 
@@ -99,7 +100,11 @@ class Strict(BaseModel):
 
 
 class Model(Strict):
-    """The weights: ``name`` is also their folder under the inventory's weights_dir."""
+    """The weights: ``name`` is also their folder under the inventory's weights_dir.
+
+    What is named as in the weights' config.json is what stands there; checks of memory and sizes use it. ``weights_gb``
+    is 10^9 bytes of files, ``experts_gb`` those of the routed experts among them.
+    """
 
     name: str
     served_name: str | None = None
@@ -108,6 +113,12 @@ class Model(Strict):
     rope_theta: float | None = None
     original_max_position_embeddings: int | None = None
     weights_gb: float | None = Field(None, gt=0)
+    experts_gb: float | None = Field(None, gt=0)
+    num_hidden_layers: Count | None = None
+    num_attention_heads: Count | None = None
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    hidden_size: Count | None = None
 
     @field_validator("name")
     @classmethod
@@ -164,12 +175,18 @@ def check_env(env: dict[str, Any]) -> dict[str, Any]:
     return env
 
 
+def dashed(name: str) -> str:
+    """An argument's name with dashes; what follows a dot is a key of JSON, and stays as it is."""
+    head, dot, key = name.partition(".")
+    return head.replace("_", "-") + dot + key
+
+
 def check_args(args: dict[str, Any]) -> dict[str, Any]:
     """Names are names, none is derived or secret, and none contradicts another."""
     seen: dict[str, str] = {}
     for name in args:
-        flag = name.replace("_", "-")
-        if not re.match(r"[a-z0-9][a-z0-9.-]*\Z", flag):
+        flag = dashed(name)
+        if not re.match(r"[a-z0-9][a-z0-9-]*(\.[\w.-]+)?\Z", flag):
             raise ValueError(f"{name!r} is no argument name; write it without dashes in front, in lower case")
         flag = SHORT_FORMS.get(flag, flag)
         if flag.partition(".")[0] in DERIVED:
@@ -282,6 +299,7 @@ class Recipe(Strict):
     model: Model
     engine: Engine
     runtime: Literal["docker", "native"] | None = None
+    device_memory_gb: float | None = Field(None, gt=0)  # of one device, as its vendor names it: 64, 80
     shm_size: str = "1g"
     drain_seconds: Annotated[int, Field(ge=0, le=3600, strict=True)] = 60
     start_timeout_seconds: Annotated[int, Field(ge=30, le=14400, strict=True)] = 3600
@@ -325,8 +343,8 @@ class Recipe(Strict):
 
 
 def _merge(shared: dict[str, Argument], own: dict[str, Argument]) -> dict[str, Argument]:
-    merged = {k.replace("_", "-"): v for k, v in shared.items()}
-    merged.update({k.replace("_", "-"): v for k, v in own.items()})
+    merged = {dashed(k): v for k, v in shared.items()}
+    merged.update({dashed(k): v for k, v in own.items()})
     return {k: v for k, v in merged.items() if v is not None}
 
 

@@ -9,16 +9,23 @@ from collections.abc import Callable, Iterator
 
 from fleet import waivers
 from fleet.checks import (
+    addresses,
     arguments,
+    collectives,
     containers,
     context,
     devices,
+    environment,
     images,
     memory,
     operators,
+    pairs,
     ports,
     published,
     security,
+    timing,
+    transfer,
+    weights,
 )
 from fleet.findings import Finding
 from fleet.topology import Plan
@@ -27,12 +34,19 @@ Check = Callable[[Plan], Iterator[Finding]]
 MODULES = (
     ports,
     operators,
+    transfer,
+    collectives,
+    addresses,
     context,
     memory,
+    weights,
+    timing,
     containers,
     published,
     images,
+    pairs,
     arguments,
+    environment,
     security,
     devices,
 )

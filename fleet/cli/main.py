@@ -154,9 +154,13 @@ def _body(script: str) -> str:
 def _register() -> None:
     """Commands that live in modules of their own."""
     from fleet.cli.draw import draw
+    from fleet.cli.explain import explain
+    from fleet.cli.flags import flags
     from fleet.cli.run import run
 
     main.add_command(draw)
+    main.add_command(explain)
+    main.add_command(flags)
     main.add_command(run)
     try:
         from fleet.cli.lab import lab

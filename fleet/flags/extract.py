@@ -17,6 +17,7 @@ from typing import Any
 
 from fleet.flags.source import Found, Hint, Source, name_of
 from fleet.flags.table import Config, Flag, Shape, Table, to_json
+from fleet.flags.variables import variables
 
 Keywords = dict[str, Any]
 
@@ -237,7 +238,7 @@ def read(path: Path, version: str) -> Table:
     text = (source.module(parser) or ("", ""))[0]
     features = {habit for habit, words in HABITS.items() if words in text}
     features |= {"human-json"} if "_expand_json_human_readable_numbers" in engine[0] else set()
-    return Table(version, tuple(reader.flags), _configs(reader), frozenset(features))
+    return Table(version, tuple(reader.flags), _configs(reader), frozenset(features), variables(source))
 
 
 def main(argv: list[str]) -> int:

@@ -64,13 +64,15 @@ class Table:
     """Everything that the command line of one version takes.
 
     ``features`` are habits of its parser: model-moved, served-name-needs-model, level (-O sets -O.level),
-    human-dotted, human-json, task-hint.
+    human-dotted, human-json, task-hint. ``environment`` are the variables VLLM_... that its code reads; empty where
+    they were not looked for.
     """
 
     version: str
     flags: tuple[Flag, ...]
     configs: Mapping[str, Config] = field(default_factory=dict)
     features: frozenset[str] = frozenset()
+    environment: frozenset[str] = frozenset()
 
     def flag(self, option: str) -> Flag | None:
         """The flag with this option string (``--max-num-seqs``, ``--max_num_seqs``, ``-tp``); prefixes do not count."""
@@ -97,6 +99,16 @@ def versions(folder: Path = FOLDER) -> tuple[str, ...]:
     return tuple(sorted((p.stem for p in folder.glob("*.json")), key=_order))
 
 
+def is_older(one: str, other: str) -> bool:
+    """Whether version ``one`` comes before ``other``."""
+    return _order(one) < _order(other)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether both name one release, as 0.20, 0.20.0 and 0.20.0.post1 do."""
+    return _order(one) == _order(other)
+
+
 def from_json(text: str) -> Table:
     """A table from the text of its file."""
     raw = json.loads(text)
@@ -105,7 +117,8 @@ def from_json(text: str) -> Table:
         name: Config({k: _frozen(v) for k, v in one["fields"].items()}, one.get("open", False))
         for name, one in raw["configs"].items()
     }
-    return Table(raw["version"], flags, configs, frozenset(raw["features"]))
+    environment = frozenset(raw.get("environment", ()))
+    return Table(raw["version"], flags, configs, frozenset(raw["features"]), environment)
 
 
 def to_json(table: Table) -> str:
@@ -120,7 +133,13 @@ def to_json(table: Table) -> str:
         for name, one in sorted(table.configs.items())
     ]
     head = f'"version": {_line(table.version)},\n"features": {_line(sorted(table.features))},\n'
-    return "{\n" + head + '"configs": {\n' + ",\n".join(configs) + '\n},\n"flags": [\n' + ",\n".join(flags) + "\n]\n}\n"
+    parts = [
+        '"configs": {\n' + ",\n".join(configs) + "\n}",
+        '"flags": [\n' + ",\n".join(flags) + "\n]",
+    ]
+    if table.environment:
+        parts.append('"environment": [\n' + ",\n".join(_line(name) for name in sorted(table.environment)) + "\n]")
+    return "{\n" + head + ",\n".join(parts) + "\n}\n"
 
 
 def human_readable_int(value: str) -> int:

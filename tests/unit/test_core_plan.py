@@ -206,6 +206,7 @@ def test_a_roles_own_arguments_and_environment_win_over_the_shared_ones() -> Non
         ("gpu-memory-utilization: '0.90'", ["--gpu-memory-utilization", "0.90"]),
         ("compilation-config: {a: {b: [1, 2]}}", ["--compilation-config", '{"a":{"b":[1,2]}}']),
         ("allowed-origins: [a, b]", ["--allowed-origins", "a", "b"]),
+        ("compilation_config.cudagraph_mode: NONE", ["--compilation-config.cudagraph_mode", "NONE"]),
         ("seed: null", []),
     ],
 )

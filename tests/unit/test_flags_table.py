@@ -6,23 +6,51 @@ import pytest
 
 from fleet.flags.table import Config, Flag, Table, from_json, load, nearest, to_json, versions
 
-# Flags and option strings per version. 0.32.0 is what the live parser has (318 actions with help and the model);
-# 0.11.0 has four deprecated --guided-decoding-* flags that are added in a loop.
+# Flags, option strings and variables per version. 0.32.0 is what the live parser has (318 actions with help and the
+# model); 0.11.0 has four deprecated --guided-decoding-* flags that are added in a loop.
 COUNTS = {
-    "0.11.0": (183, 241),
-    "0.13.0": (195, 264),
-    "0.18.0": (225, 308),
-    "0.20.0": (239, 326),
-    "0.23.0": (261, 352),
-    "0.31.0": (311, 420),
-    "0.32.0": (316, 428),
+    "0.11.0": (183, 241, 186),
+    "0.11.1": (200, 265, 200),
+    "0.11.2": (200, 265, 200),
+    "0.12.0": (194, 260, 208),
+    "0.13.0": (195, 264, 213),
+    "0.14.0": (204, 281, 221),
+    "0.14.1": (204, 281, 221),
+    "0.15.0": (207, 285, 219),
+    "0.15.1": (207, 285, 219),
+    "0.16.0": (212, 292, 211),
+    "0.17.0": (222, 305, 222),
+    "0.17.1": (222, 305, 222),
+    "0.18.0": (225, 308, 223),
+    "0.18.1": (225, 308, 223),
+    "0.19.0": (230, 314, 227),
+    "0.19.1": (230, 314, 227),
+    "0.20.0": (239, 326, 238),
+    "0.20.1": (239, 326, 239),
+    "0.20.2": (239, 326, 239),
+    "0.21.0": (247, 334, 242),
+    "0.22.0": (261, 352, 253),
+    "0.22.1": (261, 352, 253),
+    "0.23.0": (261, 352, 255),
+    "0.24.0": (266, 359, 255),
+    "0.25.0": (270, 364, 260),
+    "0.25.1": (270, 364, 260),
+    "0.26.0": (274, 370, 267),
+    "0.27.0": (282, 381, 271),
+    "0.27.1": (282, 381, 271),
+    "0.28.0": (284, 384, 286),
+    "0.29.0": (292, 395, 292),
+    "0.30.0": (300, 405, 292),
+    "0.31.0": (311, 420, 298),
+    "0.32.0": (316, 428, 307),
+    "0.33.0": (320, 433, 310),
 }
 
 
 @pytest.mark.parametrize("version", COUNTS)
 def test_counts(version: str) -> None:
     table = load(version)
-    assert (len(table.flags), sum(len(f.options) for f in table.flags)) == COUNTS[version]
+    assert (len(table.flags), sum(len(f.options) for f in table.flags), len(table.environment)) == COUNTS[version]
     assert table.version == version
 
 
@@ -72,9 +100,9 @@ def test_what_moved_between_versions() -> None:
     ("asked", "got"),
     [
         ("0.32.0", "0.32.0"),
-        ("0.33.1", "0.32.0"),
-        ("0.22.5", "0.20.0"),
-        ("0.20.0rc1", "0.18.0"),
+        ("0.34.1", "0.33.0"),
+        ("0.22.5", "0.22.1"),
+        ("0.20.0rc1", "0.19.1"),
         ("0.20.0.post1", "0.20.0"),
         ("0.20", "0.20.0"),
         ("0.9.2", "0.11.0"),
