@@ -104,10 +104,9 @@ def _shared(plan: Plan) -> Iterator[Finding]:
 def _in_handshakes(plan: Plan) -> Iterator[Finding]:
     for instance in plan.instances:
         handshakes = handshake_ports(instance)
-        members = {m.node.name for m in instance.members}
-        for unit in plan.units:
+        for unit in (u for m in instance.members for u in plan.units_of(m.node.name) if handshakes):
             for purpose, port in unit.ports.items():
-                if unit.host in members and port in handshakes and (unit.instance, purpose) != (instance.name, "kv"):
+                if port in handshakes and (unit.instance, purpose) != (instance.name, "kv"):
                     what = f"{unit.name} wants port {port}, a handshake port of {instance.name}"
                     mend = f"choose one outside {handshakes.start}-{handshakes.stop - 1}"
                     yield _finding(plan, unit.host, what, mend)
@@ -122,9 +121,9 @@ def _in_reserved(plan: Plan) -> Iterator[Finding]:
                         what = f"{unit.name} wants port {port} for {purpose}, which belongs to {owner}"
                         mend = f"choose one outside {ports.start}-{ports.stop - 1}"
                         yield _finding(plan, node.name, what, mend)
-            for instance in plan.instances:
-                own, theirs = handshake_ports(instance), {m.node.name for m in instance.members}
-                if node.name in theirs and own.start < ports.stop and ports.start < own.stop:
+            for instance in plan.instances_of(node.name):
+                own = handshake_ports(instance)
+                if own.start < ports.stop and ports.start < own.stop:
                     what = f"handshake ports {own.start}-{own.stop - 1} of {instance.name} meet those of {owner}"
                     yield _finding(
                         plan, node.name, what, f"set kv_transfer.port outside {ports.start}-{ports.stop - 1}"

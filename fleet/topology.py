@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from fleet.inventory import Fleet, Node
@@ -178,7 +179,27 @@ class Plan:
         return home_of(self.fleet.settings.service)
 
     def units_of(self, host: str) -> tuple[Unit, ...]:
-        return tuple(u for u in self.units if u.host == host)
+        return self._units_by_host.get(host, ())
+
+    @cached_property
+    def _units_by_host(self) -> dict[str, tuple[Unit, ...]]:
+        """Looked up once for each host of a fleet, so gone through once."""
+        found: dict[str, list[Unit]] = {}
+        for unit in self.units:
+            found.setdefault(unit.host, []).append(unit)
+        return {host: tuple(units) for host, units in found.items()}
+
+    def instances_of(self, host: str) -> tuple[Instance, ...]:
+        """Instances that run on a host."""
+        return self._instances_by_host.get(host, ())
+
+    @cached_property
+    def _instances_by_host(self) -> dict[str, tuple[Instance, ...]]:
+        found: dict[str, list[Instance]] = {}
+        for instance in self.instances:
+            for member in instance.members:
+                found.setdefault(member.node.name, []).append(instance)
+        return {host: tuple(instances) for host, instances in found.items()}
 
     def front_door_of(self, host: str) -> Unit | None:
         """The host's HAProxy, where it has one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fleet.checks import look
 from fleet.findings import Finding, warning
 from fleet.topology import Plan
 
@@ -39,4 +40,25 @@ def accuracy_of_another_version(plan: Plan) -> Iterator[Finding]:
         )
 
 
-CHECKS = (workload_and_reference_differ, accuracy_of_another_version)
+def more_requests_than_places(plan: Plan) -> Iterator[Finding]:
+    """--max-num-seqs counts for each data-parallel rank; requests beyond it wait, which the figures then show."""
+    asked = plan.recipe.workload.args.get("max-concurrency") if plan.recipe.workload else None
+    its = plan.of_role("decode") or plan.of_role("serve")
+    if not isinstance(asked, int) or not its:
+        return
+    spec = its[0].spec
+    seqs = look.number(spec.args.get("max-num-seqs"))
+    places = (seqs or 0) * spec.data_parallel_size * len(its)
+    if seqs and places < asked:
+        yield warning(
+            "LOAD-SEQS",
+            f"{plan.fleet.recipe} {its[0].role}",
+            f"max-num-seqs {seqs} x data parallel {spec.data_parallel_size} x {len(its)} instances is {places}, "
+            f"the workload has max-concurrency {asked}",
+            f"set max-num-seqs to {-(-asked // (spec.data_parallel_size * len(its)))} or more",
+            "the others wait, and their wait counts in TTFT and TPOT",
+            "vllm-ascend tutorial for Qwen3-235B-A22B",
+        )
+
+
+CHECKS = (workload_and_reference_differ, accuracy_of_another_version, more_requests_than_places)
