@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from fleet import FILES, yamlfile
+from fleet import FILES, catalogue, yamlfile
 from fleet.findings import FleetError, error
 from fleet.recipe import Strict
 
@@ -47,7 +47,7 @@ class _Area(Strict):
 
 @cache
 def areas(folder: Path = FOLDER) -> dict[str, tuple[Rule, ...]]:
-    """Rules by the title of their area, in the order of the files' names."""
+    """Rules by the title of their area, in the order of the files' names; after them what a log can tell."""
     found: dict[str, tuple[Rule, ...]] = {}
     for path in sorted(folder.glob("[0-9]*.yaml")):
         document = yamlfile.read(path)
@@ -56,6 +56,9 @@ def areas(folder: Path = FOLDER) -> dict[str, tuple[Rule, ...]]:
         except ValidationError as exc:
             raise FleetError(*yamlfile.explain(exc, document, _Area, "RULE-KEY")) from exc
         found[area.title] = tuple(area.rules)
+    if folder == FOLDER:
+        for title, its in catalogue.areas().items():
+            found[title] = tuple(Rule.model_validate(catalogue.as_rule(failure)) for failure in its)
     return found
 
 

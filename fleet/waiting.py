@@ -19,6 +19,7 @@ CURL = "curl --noproxy '*' -sf -m 10"
 # there. A unit that systemd starts again is there after 10 s.
 EXIT_PEERS, NOT_RUNNING, DYING = 75, "its unit does not run", "its engine has died"
 PEERS_SECONDS = 60
+LAST_WORDS = 600
 IN_VAIN = "in vain:"
 # Before it a login shell may have printed anything.
 MARK = "@@ answer"
@@ -139,12 +140,16 @@ def _own_url(plan: Plan, unit: Unit, node: Node, port: int) -> str:
 
 
 def last_words(unit: Unit) -> str:
-    """State, then the journal of the last start, without systemd's own talk of starting."""
+    """State, then the journal of the last start, without systemd's own talk of starting.
+
+    Its end, of a length that is bounded: each worker of eight prints its own traceback, and the root cause stands above
+    the tracebacks of those that only saw it die.
+    """
     service = shlex.quote(f"{unit.name}.service")
     return (
         f"echo '{MARK}'; systemctl show -p ActiveState --value {service}; "
         f"id=$(systemctl show -p InvocationID --value {service}); "
-        "journalctl -n 120 -o cat --no-pager _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id "
+        f"journalctl -n {LAST_WORDS} -o cat --no-pager _SYSTEMD_INVOCATION_ID=$id + INVOCATION_ID=$id "
         "| grep -v -e '^Start' -e '^Stop'"
     )
 

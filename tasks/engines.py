@@ -10,13 +10,16 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.operations import server
 
-from fleet import journal, quorum, waiting
+from fleet import failures, journal, quorum, waiting
 from fleet.findings import Finding, error
+from fleet.guilty import peers_of
 from fleet.release import Release
 from fleet.snapshot import Snapshot
 from fleet.topology import Plan, Unit
 from tasks import edge, report
 from tasks.edge import host
+
+RELOAD_WORDS = 40
 
 
 class UnitStates(FactBase[dict[str, Any]]):
@@ -61,10 +64,9 @@ def start(plan: Plan, stage: Sequence[str], release: Release | None) -> edge.Com
     if done:
         yield edge.changed()
         return
-    faults = [(unit, why) for unit in due if (why := _start_fault(unit))]
-    for unit, why in faults or [(due[0], (errors or output or ["no message"])[-1])]:
-        mend = f"see journalctl -u {unit.name} there"
-        edge.say(error("UNIT-START", host.name, f"systemd did not start {unit.name}: {why}", mend))
+    faults = [fault for unit in due if (fault := _start_fault(plan, unit))]
+    for fault in faults or [_not_started(due[0], (errors or output or ["no message"])[-1])]:
+        edge.say(fault)
     yield edge.refuse()
 
 
@@ -85,7 +87,7 @@ def answer(plan: Plan, stage: Sequence[str], seconds: int) -> edge.Commands:
         text = waiting.wait(plan, unit, node, seconds, head)
         done, output, errors = edge.run_here(StringCommand(text), live=True)
         if not done:
-            edge.say(_why_not(unit, [*output, *errors], seconds))
+            edge.say(_why_not(plan, unit, [*output, *errors], seconds))
             yield edge.refuse()
             return
         report.alive(unit)
@@ -167,15 +169,31 @@ def _last_words(unit: Unit) -> tuple[list[str], list[str]]:
     return waiting.after_mark(words), errors
 
 
-def _start_fault(unit: Unit) -> str:
-    """Why a unit that should run does not, in its own words."""
+def _start_fault(plan: Plan, unit: Unit) -> Finding | None:
+    """Why a unit that should run does not; None where it runs."""
     words, errors = _last_words(unit)
     if not words:
-        return (errors or ["no message"])[-1]
-    return "" if words[0] == "active" and not unit.reload else journal.reason(words[1:])
+        return _not_started(unit, (errors or ["no message"])[-1])
+    if words[0] == "active" and not unit.reload:
+        return None
+    # one that runs on, and only could not read its configuration anew, has said other things before
+    tail = words[1:][-RELOAD_WORDS:] if unit.reload else words[1:]
+    told = _from_catalogue(plan, unit, tail, f"systemd did not start {unit.name}: ")
+    return told or _not_started(unit, journal.reason(tail))
 
 
-def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
+def _not_started(unit: Unit, why: str) -> Finding:
+    what = f"systemd did not start {unit.name}: {why}"
+    return error("UNIT-START", host.name, what, f"see journalctl -u {unit.name} there")
+
+
+def _from_catalogue(plan: Plan, unit: Unit, lines: list[str], before: str) -> Finding | None:
+    """The root cause that the catalogue of failures knows in these lines, with the host to blame."""
+    causes = failures.read(lines, peers_of(plan, unit.instance))
+    return causes[0].finding(host.name, before) if causes else None
+
+
+def _why_not(plan: Plan, unit: Unit, said: list[str], seconds: int) -> Finding:
     """The finding for a unit that did not come up, from its own last words."""
     see = f"see journalctl -u {unit.name} there"
     vain = next((line for line in said if line.startswith(waiting.IN_VAIN)), "")
@@ -192,8 +210,12 @@ def _why_not(unit: Unit, said: list[str], seconds: int) -> Finding:
         last = (errors or said or ["no message"])[-1]
         return error("UNIT-WAIT", host.name, f"waiting for {unit.name} ended: {last}", "look after the host, run again")
     state, tail = words[0], words[1:]
+    late = state == "active" and not journal.tells_death(tail)
+    before = f"{unit.name} did not answer within {seconds} s: " if late else f"{unit.name} died at start: "
+    if told := _from_catalogue(plan, unit, tail, before):
+        return told
     why = journal.reason(tail)
-    if state == "active" and not journal.tells_death(tail):
+    if late:
         what = f"{unit.name} did not answer within {seconds} s; it last said: {why}"
         return error("UNIT-LATE", host.name, what, f"raise start_timeout_seconds, or {see}")
     return error("UNIT-DIED", host.name, f"{unit.name} died at start: {why}", see)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleet.journal import reason, tells_death
+from fleet.journal import is_code, is_talk, reason, shown, tells_death, uncarried
 
 EXITED = [
     "vllm-serve-0.service: Main process exited, code=exited, status=1/FAILURE",
@@ -173,3 +173,61 @@ def test_systemd_says_that_it_died(lines: list[str]) -> None:
 @pytest.mark.parametrize("lines", [[], ["INFO: ready"], ["a.service: Scheduled restart job"]])
 def test_systemd_does_not_say_that_it_died(lines: list[str]) -> None:
     assert not tells_death(lines)
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("Nov 30 07:00:00 left vllm-serve-0[811]: ready", "ready"),
+        ("Nov  3 07:00:00.123456 left.example vllm-serve-0[811]: ready", "ready"),
+        ("2025-11-30T07:00:00+0000 left vllm-serve-0[811]: ready", "ready"),
+        ("2025-11-30T07:00:00.123456789Z ready", "ready"),
+        ("2025-11-30T07:00:00.123456789Z stderr F ready", "ready"),
+        ("vllm-serve-0  | ready", "ready"),
+        ('{"log":"ready\\n","stream":"stderr","time":"2025-11-30T07:00:00Z"}', "ready"),
+        ('{"log": 5}', '{"log": 5}'),
+        ('{"log":"cut', '{"log":"cut'),
+        ("\x1b[1;31mready\x1b[0m\r\n", "ready"),
+        ("|  10.20.0.31(29)   |  16666  |", "|  10.20.0.31(29)   |  16666  |"),
+        ("ValueError: Nov 30 is no number", "ValueError: Nov 30 is no number"),
+    ],
+)
+def test_what_carried_a_line_is_taken_off(line: str, left: str) -> None:
+    assert uncarried(line) == left
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "(APIServer pid=1) (EngineCore_DP0 pid=68) ERROR 02-06 16:34:06 [core.py:936] ValueError: x",
+        "(VllmWorker rank=3 pid=230) ValueError: x",
+        "(RayWorkerWrapper pid=545, ip=10.17.44.60) ValueError: x",
+        "[rank0]: ValueError: x",
+    ],
+)
+def test_the_processes_that_a_line_came_through_are_not_shown(line: str) -> None:
+    assert shown(line) == "ValueError: x"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_so"),
+    [
+        ("(Worker pid=1) INFO 11-30 07:00:00 [x.py:1] a", True),
+        ("[INFO] HCCL(1,p):2025 a", True),
+        ("W1130 07:03:50.539195   901 real_client.cpp:232] a", True),
+        ("[rank0]:[W1130 07:00:02 x.cpp:1538] Warning: a", True),
+        ("2025-11-30 07:00:02,118 WARNING services.py:2132 -- a", True),
+        ("h:1:2 [0] NCCL INFO a", True),
+        ("E1130 07:03:50.539195   901 real_client.cpp:232] a", False),
+        ("[ERROR] HCCL(1,p):2025 a", False),
+        ("h:1:2 [0] NCCL WARN a", False),
+        ("ValueError: INFO", False),
+    ],
+)
+def test_what_is_talk(line: str, is_so: bool) -> None:
+    assert is_talk(line) is is_so
+
+
+def test_quoted_source_is_no_message() -> None:
+    assert is_code('(Worker pid=1) ERROR 11-30 07:00:00 [x.py:1]     raise ValueError("a")')
+    assert not is_code("(Worker pid=1) ERROR 11-30 07:00:00 [x.py:1] ValueError: raise it")

@@ -13,7 +13,7 @@ from fleet.rules import areas, find, rules
 ROOT = Path(__file__).parents[2]
 ID = re.compile(r"""["'\[]([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+|SMOKE)["'\]]""")
 # What looks like an id in the code and is none.
-OTHERS = {"UTF-8", "SCMP-ACT", "SHA-256"}
+OTHERS = {"A-Z", "UTF-8"}
 
 
 def used() -> set[str]:
