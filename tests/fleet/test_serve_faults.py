@@ -201,8 +201,14 @@ def test_an_engine_that_refuses_an_argument_is_not_started_again(two: Fleet) -> 
     recipe(two.folder, args={"no-such-flag": 1})
     done = two.pyinfra("-y")
     assert done.code == 1
+    done.line("vLLM", "--no-such-flag", "[ARG-UNKNOWN]")
+    assert A not in done.text, "refused before any host is touched"
+    two.data["waive"] = {"ARG-UNKNOWN": "to see what the engine says"}
+    done = two.pyinfra("-y")
+    assert done.code == 1
     done.line(f"error: {A}: vllm-serve-0 died at start: the engine does not know --no-such-flag 1", "[LOG-ARGUMENT]")
     assert two.ssh(A, "systemctl show -p NRestarts --value vllm-serve-0") == "0"
+    del two.data["waive"]
     recipe(two.folder)
     assert two.pyinfra("-y").code == 0
 

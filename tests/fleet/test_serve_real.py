@@ -115,6 +115,10 @@ def test_a_flag_that_the_engine_refuses_is_named_in_one_line(fleet: Fleet, tmp_p
     one = Fleet(fleet.lab, tmp_path, {"serve": [B]}, {**fleet.data, "recipe": str(tmp_path / "refused.yaml")})
     done = one.fleet("--yes", timeout=300)
     assert done.code == 1
+    done.line("max-num-seqs", "many", "[ARG-KIND]")
+    one.data["waive"] = dict.fromkeys(["ARG-KIND", "ARG-TWICE"], "to see what the engine says")
+    done = one.fleet("--yes", timeout=300)
+    assert done.code == 1
     done.line(f"error: {B}: vllm-serve-0 died at start:", "max-num-seq", "[LOG-ARGUMENT-VALUE]")
     assert one.ssh(B, "systemctl show -p NRestarts --value vllm-serve-0") == "0"
 
