@@ -14,7 +14,6 @@ timeout = plan.recipe.start_timeout_seconds
 seen = survey.survey(plan)  # None on a host that cannot go on: it has failed, the others go on
 release = releases.build(plan, seen) if seen else None
 
-survey.agree(name="same versions on the hosts of an instance", plan=plan)
 engines.install_proxy_package(plan, seen)
 credentials.install(name="certificate and keys of the front door", plan=plan)
 releases.install(name="install the release", wanted=release)

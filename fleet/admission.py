@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from fleet import sharing
 from fleet.findings import Finding, error, warning
-from fleet.inventory import Node
+from fleet.inventory import Node, span
+from fleet.machine import clock, modules, owners
+from fleet.machine.docker import parse as docker_of
 from fleet.snapshot import Question, Snapshot
 from fleet.topology import Plan, Unit
 
@@ -63,12 +65,13 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
         findings.append(warning("HOST-MANIFEST", name, what, "run the deploy of that service again"))
     for other in others:
         findings += sharing.meetings(name, mine, other)
-    taken = {port for other in others for port in other.ports}
-    findings += [] if taken & set(mine.ports) else _ports(units, node, snapshot)
+    taken = {port for other in others for port in other.ports}  # told as the two services' matter
+    findings += _ports(plan, node, snapshot, {p: user for p, user in mine.ports.items() if p not in taken})
     short = [(m, free) for m, free in snapshot.disk_free.items() if free < NEEDED_BYTES]
     for mount, free in short:
         what = f"{mount} has {free // 1000} kB left, {NEEDED_BYTES // 1_000_000} MB are needed"
         findings.append(error("HOST-DISK", name, what, "free some space there"))
+    findings += modules.judge(plan, node, modules.parse(snapshot.sections))
     return tuple(findings)
 
 
@@ -86,39 +89,53 @@ def _weights(plan: Plan, node: Node) -> str:
 
 
 def _network(node: Node, snapshot: Snapshot) -> list[Finding]:
-    name = interface_of(node, snapshot)
+    name, insisted = interface_of(node, snapshot), node.settings.interface
+    if insisted and snapshot.links and insisted not in snapshot.links:
+        what = f"there is no interface {insisted} (there are: {', '.join(sorted(snapshot.links))})"
+        mend = "mend interface in the inventory, or leave it out: it is found from the address"
+        return [error("NET-INTERFACE", node.name, what, mend, "HCCL, NCCL and Gloo end where they do not find it")]
     if name is None:
         there = ", ".join(sorted(snapshot.interfaces)) or "none"
         what = f"no interface carries {node.address} (addresses here: {there})"
         return [error("NET-ADDRESS", node.name, what, "mend address in the inventory, or configure the interface")]
     if name in snapshot.down:
         what = f"interface {name}, which carries {node.address}, is down"
-        return [error("NET-LINK", node.name, what, f"bring it up: ip link set {name} up")]
+        return [error("NET-LINK", node.name, what, f"bring it up: ip link set {name} up; look at its cable")]
+    carrier = snapshot.interfaces.get(node.address)
+    if insisted and carrier not in (None, insisted):
+        what = f"interface {insisted}, which the inventory names, does not carry {node.address}: {carrier} does"
+        mend = "leave interface out: it is found from the address"
+        return [warning("NET-INTERFACE", node.name, what, mend, "peers are told one address and sought on another")]
     return []
 
 
-def _ports(units: tuple[Unit, ...], node: Node, snapshot: Snapshot) -> list[Finding]:
-    """Ports of the plan that something else than a unit of ours (or its container) holds."""
+def _ports(plan: Plan, node: Node, snapshot: Snapshot, claimed: Mapping[int, str]) -> list[Finding]:
+    """Ports that the plan takes here and that something else than a unit of ours (or its container) holds."""
+    state = owners.parse(snapshot.sections)
+    units = owners.own_units(plan, node, state)
+    uses = {p: f"{u.name} needs for {why}" for u in plan.units_of(node.name) for why, p in u.ports.items()}
+    held: dict[tuple[str, str], list[int]] = {}
+    for port, user in claimed.items():
+        group = snapshot.listeners.get(port)
+        if group is not None and not owners.is_ours(group, units, state):
+            holder = group.rpartition("/")[2] or "a process outside any service"
+            held.setdefault((uses.get(port, f"{user} may take"), holder), []).append(port)
     findings = []
-    for unit in units:
-        for purpose, port in unit.ports.items():
-            group = snapshot.listeners.get(port)
-            # a unit of another service is told by its manifest
-            ours = group is not None and ("/vllm-" in group or (unit.runtime == "docker" and "docker" in group))
-            if group is not None and not ours:
-                holder = group.rpartition("/")[2] or "a process outside any service"
-                what = f"port {port}, which {unit.name} needs for {purpose}, is held by {holder}"
-                findings.append(
-                    error("HOST-PORT", node.name, what, f"stop it (ss -ltnp 'sport = {port}'), or move one")
-                )
+    for (use, holder), found in held.items():
+        ports = f"port{'s' * (len(found) > 1)} {span(sorted(found))}"
+        what = f"{ports}, which {use}, {'is' if len(found) == 1 else 'are'} held by {holder}"
+        mend = f"stop it (ss -ltnp 'sport = {found[0]}'), or move one"
+        findings.append(error("HOST-PORT", node.name, what, mend))
     return findings
 
 
 def _runtime(plan: Plan, node: Node, snapshot: Snapshot) -> list[Finding]:
     """The image is there, or the virtual environment and its version are."""
     findings = []
+    docker = docker_of(snapshot.sections)
+    docker_answers = "docker" in snapshot.tools and (docker is None or bool(docker.version))
     for image in sorted({u.image for u in plan.units_of(node.name) if u.image}):
-        if "docker" in snapshot.tools and image not in snapshot.images:
+        if docker_answers and image not in snapshot.images:
             what = f"image {image} is not on this host"
             mend = f"docker pull {image}, or docker load it from a file"
             findings.append(error("IMAGE-MISSING", node.name, what, mend))
@@ -137,42 +154,69 @@ def _runtime(plan: Plan, node: Node, snapshot: Snapshot) -> list[Finding]:
 
 
 def _engine_version(plan: Plan, node: Node, snapshot: Snapshot, venv: str) -> list[Finding]:
-    wanted = plan.recipe.engine.version
-    versions = {m[1] for d in snapshot.engines.get(venv, ()) if (m := re.match(r"vllm(?:_cpu)?-([0-9][^+-]*)", d))}
-    if not versions or str(wanted) in versions:
-        return []
-    what = f"{venv} holds vLLM {', '.join(sorted(versions))}, the plan is for {wanted}"
-    mend = "install that version, or set engine_version in the inventory"
-    return [error("HOST-ENGINE", node.name, what, mend, "arguments differ between versions")]
+    """The environment holds the plan's engine, once, and the plugin that belongs to it."""
+    there = snapshot.engines.get(venv, ())
+    mend, why = "install that version, or set engine_version in the inventory", "arguments differ between versions"
+    versions = {m[1] for d in there if (m := re.match(r"vllm(?:_cpu)?-([0-9][^+-]*)", d))}
+    if len(versions) > 1:
+        what = f"{venv} holds vLLM {' and '.join(sorted(versions))} at once"
+        mixed = "parts of both are imported: ModuleNotFoundError, InvalidVersion"
+        mend = "make the environment anew, with one of them"
+        return [error("HOST-ENGINE", node.name, what, mend, mixed, "vllm-ascend issues 707, 5914")]
+    if versions and plan.recipe.engine.vllm not in versions:
+        what = f"{venv} holds vLLM {', '.join(sorted(versions))}, the plan is for {plan.recipe.engine.vllm}"
+        return [error("HOST-ENGINE", node.name, what, mend, why)]
+    plugins = {m[1] for d in there if (m := re.match(r"vllm_ascend-([0-9][^+-]*)", d))}
+    wanted = plan.recipe.engine.vllm_ascend
+    if plugins and wanted and plan.recipe.platform.startswith("ascend") and wanted not in plugins:
+        what = f"{venv} holds vllm-ascend {', '.join(sorted(plugins))}, the plan is for {wanted}"
+        return [error("HOST-ENGINE", node.name, what, "install that version", why)]
+    return []
 
 
 def differences(plan: Plan, seen: Mapping[str, Snapshot]) -> list[Finding]:
+    """What does not agree over hosts that work together: versions and images, clocks, networks, devices."""
+    return [
+        *_other_versions(plan, seen),
+        *clock.between(plan, {name: s.clock for name, s in seen.items() if s.clock}),
+        *modules.between(plan, {name: modules.parse(s.sections) for name, s in seen.items()}),
+    ]
+
+
+def _other_versions(plan: Plan, seen: Mapping[str, Snapshot]) -> list[Finding]:
     """Hosts of one instance that run other images, engines, Ray or Python than its head: they would not understand
     each other, or only almost."""
     findings = []
     for instance in plan.instances:
-        head = _versions(plan, instance.head, seen)
+        its, head = _versions(plan, instance.head, seen), instance.head.name
         for member in instance.members[1:]:
             theirs = _versions(plan, member.node, seen)
-            for what in sorted(set(head) & set(theirs)):
-                if head[what] != theirs[what]:
-                    text = (
-                        f"{what} is {theirs[what]}, {instance.head.name}, the head of {instance.name}, has {head[what]}"
-                    )
+            for what in sorted(set(theirs) & set(its)):
+                if not theirs[what] & its[what]:
+                    text = f"{what} is {_any(theirs[what])}, {head}, the head of {instance.name}, has {_any(its[what])}"
                     mend = "put the same on all hosts of an instance"
                     findings.append(error("VERSION-DIFFERS", member.node.name, text, mend))
     return findings
 
 
-def _versions(plan: Plan, node: Node, seen: Mapping[str, Snapshot]) -> dict[str, str]:
-    """What must be equal over an instance: image ids; distributions and Python of the environment."""
+def _any(values: frozenset[str]) -> str:
+    return min(values)[:19]
+
+
+def _versions(plan: Plan, node: Node, seen: Mapping[str, Snapshot]) -> dict[str, frozenset[str]]:
+    """What must be equal over an instance, in any of its forms: an image by its id or its registry's digest (ids of
+    one image differ between Docker's ways to store it); distributions and Python of the environment."""
     snapshot = seen.get(node.name)
     if snapshot is None:
         return {}
     units = [u for u in plan.units_of(node.name) if u.serves_model]
-    found = {f"image {u.image}": snapshot.images[u.image][:19] for u in units if u.image in snapshot.images}
+    found = {
+        f"image {u.image}": frozenset({snapshot.images[u.image]}) | snapshot.digests.get(u.image, frozenset())
+        for u in units
+        if u.image in snapshot.images
+    }
     for venv in {u.venv for u in units if u.venv}:
         for distribution in snapshot.engines.get(venv, ()):
             name, _, version = distribution.partition("-")
-            found[name] = version
+            found[name] = frozenset({version})
     return found

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from fleet import sharing
+from fleet.machine import clock
 from fleet.sharing import Claims
 from fleet.topology import ROOT
 
 MARK = "@@"
+_IMAGE = "{{.Id}} {{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}"
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Snapshot:
 
     user_id: int
     interfaces: dict[str, str] = field(default_factory=dict)  # address -> interface
-    down: frozenset[str] = frozenset()  # interfaces that carry an address and are not up
+    down: frozenset[str] = frozenset()  # interfaces that carry an address and are not up, or have no signal
     tools: frozenset[str] = frozenset()
     paths: frozenset[str] = frozenset()  # those that exist
     images: dict[str, str] = field(default_factory=dict)  # name -> id
@@ -44,17 +46,22 @@ class Snapshot:
     systemd: bool = False
     listeners: dict[int, str] = field(default_factory=dict)  # TCP port -> control group of who holds it
     others: tuple[Claims | None, ...] = ()  # what other services of this host take; None: not readable
+    links: frozenset[str] = frozenset()  # all interfaces; empty where the host did not tell
+    digests: dict[str, frozenset[str]] = field(default_factory=dict)  # image name -> those of its registries
+    clock: clock.State | None = None
+    sections: Mapping[str, list[str]] = field(default_factory=dict, compare=False, repr=False)  # for fleet.machine
 
 
-def command(question: Question) -> str:
-    """The shell text that answers the question, in marked sections."""
+def command(question: Question, more: Sequence[str] = ()) -> str:
+    """The shell text that answers the question, in marked sections; ``more`` are those of ``fleet.machine``."""
     quoted = {name: " ".join(shlex.quote(v) for v in getattr(question, name)) for name in ("tools", "paths", "images")}
     venvs = " ".join(shlex.quote(v) for v in question.venvs)
     # fmt: off
     parts = [
+        f"export LC_ALL=C; echo '{MARK} began'; date +%s.%N",
         f"echo '{MARK} uid'; id -u",
         f"echo '{MARK} address'; ip -o addr show scope global",
-        f"echo '{MARK} link'; ip -o link show up",
+        f"echo '{MARK} link'; ip -o link show",
         f"echo '{MARK} release'; readlink {question.home}/current",
         f"echo '{MARK} others'; for m in {ROOT}/current/manifest.json {ROOT}/services/*/current/manifest.json; do "
         f"case $m in {question.home}/current/*) ;; "
@@ -73,9 +80,10 @@ def command(question: Question) -> str:
     ]
     if question.images:
         parts.append(f"echo '{MARK} images'; for i in {quoted['images']}; do "
-                     "echo \"$i $(docker image inspect -f '{{.Id}}' \"$i\" 2>/dev/null)\"; done")
+                     f"echo \"$i $(timeout 20 docker image inspect -f '{_IMAGE}' \"$i\" 2>/dev/null)\"; done")
     # fmt: on
-    return "; ".join(parts) + "; true"
+    ends = f"echo '{MARK} ended'; date +%s.%N"
+    return "; ".join([*parts, *more, ends]) + "; true"
 
 
 def parse(lines: Iterable[str]) -> Snapshot:
@@ -90,26 +98,37 @@ def parse(lines: Iterable[str]) -> Snapshot:
     if not sections.get("uid"):
         raise ValueError("the host's answer has no user id")
     interfaces = _addresses(sections.get("address", []))
-    up = {_link_name(line) for line in sections.get("link", [])}
+    links = {_link_name(line): line for line in sections.get("link", [])}
+    up = {name for name, line in links.items() if {"UP", "LOWER_UP"} <= set(_flags(line))}
     engines: dict[str, list[str]] = {}
     for line in sections.get("engines", []):
         venv, _, distribution = line.partition(" ")
         engines.setdefault(venv, []).append(distribution)
     release = sections.get("release", [""])[:1]
+    images = [line.split() for line in sections.get("images", [])]
     return Snapshot(
         user_id=int(sections["uid"][0]),
         interfaces=interfaces,
         down=frozenset(set(interfaces.values()) - up),
         tools=frozenset(sections.get("tools", [])),
         paths=frozenset(sections.get("paths", [])),
-        images={n: i for n, _, i in (line.partition(" ") for line in sections.get("images", [])) if i},
+        images={words[0]: words[1] for words in images if len(words) > 1},
+        digests={w[0]: frozenset(d.rpartition("@")[2] for d in w[3:]) for w in images if len(w) > 3},
         engines={venv: tuple(found) for venv, found in engines.items()},
         disk_free=_disk(sections.get("disk", [])),
         release=release[0].rpartition("/")[2] or None if release else None,
         systemd=bool(sections.get("systemd")),
         others=tuple(map(sharing.read_claims, sections.get("others", []))),
         listeners=_listeners(sections.get("listen", []), sections.get("owners", [])),
+        links=frozenset(links),
+        sections=sections,
     )
+
+
+def timed(seen: Snapshot, asked: float, had: float) -> Snapshot:
+    """The snapshot with the time, by the control machine's own clock, at which it was asked for and was there."""
+    told = clock.of(seen.sections)
+    return replace(seen, clock=clock.State(asked, *told, had)) if told else seen
 
 
 def _addresses(lines: Sequence[str]) -> dict[str, str]:
@@ -126,6 +145,11 @@ def _link_name(line: str) -> str:
     """``2: host0@if5: <…>`` as host0."""
     words = line.split()
     return words[1].rstrip(":").partition("@")[0] if len(words) > 1 else ""
+
+
+def _flags(line: str) -> list[str]:
+    """``2: host0@if5: <BROADCAST,UP,LOWER_UP> …`` as its words in <>."""
+    return line.partition("<")[2].partition(">")[0].split(",")
 
 
 def _listeners(lines: Sequence[str], owners: Sequence[str]) -> dict[int, str]:

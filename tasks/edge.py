@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -62,9 +62,10 @@ def install() -> None:
 
     signal.signal(signal.SIGINT, _interrupted)
     params = context.params
-    _ask_clearly()
+    reads = guard.only_reads(params)
+    _ask_clearly(reads)
     _keep_stdout_for_answers()
-    _watch_from_the_start(state, asks=guard.is_attended() and not params.get("dry"))
+    _watch_from_the_start(state, asks=guard.is_attended() and not params.get("dry") and not reads)
     if any(str(op).replace(os.sep, "/").split("/")[-2:-1] == ["deploy"] for op in params.get("operations", ())):
         guard.check_before_connecting(params)
         guard.refuse_unattended(params)
@@ -86,11 +87,14 @@ def _watch_from_the_start(state: Any, asks: bool) -> None:
     state.init = init_and_watch
 
 
-def _ask_clearly() -> None:
-    """pyinfra ends with 0 after a no, and with a traceback where the answer never comes."""
+def _ask_clearly(reads: bool) -> None:
+    """pyinfra ends with 0 after a no, and with a traceback where the answer never comes; a run that only ``reads``
+    is not asked for."""
     from pyinfra_cli import cli
 
     def confirm(question: str) -> bool:
+        if reads:
+            return True
         click.echo(f"\n    {question}\n    Press enter to go on, anything else to stop: ", err=True, nl=False)
         try:
             agreed = not input().strip()
@@ -243,19 +247,24 @@ def current_host() -> Any:
 
 def admit(findings: Iterable[Finding]) -> bool:
     """Hold the findings until all hosts were looked at, so that what they share is said once; with an error among
-    them that nobody waived, fail this host alone and let the others go on."""
+    them that nobody waived, fail the hosts that it is about alone and let the others go on.
+
+    Returns whether the current host goes on.
+    """
     from tasks import guard
 
-    found = waivers.apply(guard.current_plan(), findings)
+    plan, here = guard.current_plan(), _host().name
+    found = waivers.apply(plan, findings)
     if not _held:
         atexit.register(say_held)
     _held.extend(found)
-    _admitted.add(_host().name)
-    if errors(found):
-        fail_current_host()
-    if not {h.name for h in _state().active_hosts} - _admitted:
+    _admitted.add(here)
+    if not hosts_left() - _admitted:
         say_held()
-    return not errors(found)
+    names = {node.name for node in plan.fleet.nodes}
+    lost = {f.where if f.where in names else here for f in errors(found)}
+    fail(lost)
+    return here not in lost
 
 
 def say_held() -> None:
@@ -264,12 +273,16 @@ def say_held() -> None:
     say(*held)
 
 
-def fail_current_host() -> None:
-    """No further operation runs on this host; the exit code of the run says so."""
+def fail(names: Collection[str]) -> None:
+    """No further operation runs on these hosts; the exit code of the run says so."""
     state = _state()
-    host = current_host()
-    if host not in state.failed_hosts:
-        state.fail_hosts({host})
+    if lost := {h for h in state.active_hosts if h.name in names}:
+        state.fail_hosts(lost)
+
+
+def hosts_left() -> frozenset[str]:
+    """Hosts of the run that were reached and have not failed."""
+    return frozenset(h.name for h in _state().active_hosts)
 
 
 def refuse() -> FunctionCommand:

@@ -17,6 +17,8 @@ from tasks import credentials, inventory
 from tasks.show import show
 
 EXIT_ERRORS, EXIT_UNUSABLE = 1, 2
+# Deploys that change nothing.
+READING = ("preflight",)
 
 _plans: dict[str, Plan] = {}
 
@@ -39,9 +41,17 @@ def check_before_connecting(params: dict[str, Any]) -> None:
 
 def refuse_unattended(params: dict[str, Any]) -> None:
     """pyinfra would ask where nobody can answer, and end with a traceback."""
+    if only_reads(params):
+        return
     if not (params.get("yes") or params.get("dry") or params.get("json_output") or is_attended()):
         show((error("RUN-CONFIRM", "pyinfra", "nobody is here to confirm", "add -y to apply, or --dry"),))
         sys.exit(EXIT_UNUSABLE)
+
+
+def only_reads(params: dict[str, Any]) -> bool:
+    """Whether the run's deploys change nothing, so that nobody need confirm them."""
+    given = [Path(str(op)).stem for op in params.get("operations") or ()]
+    return bool(given) and all(name in READING for name in given)
 
 
 def is_attended() -> bool:

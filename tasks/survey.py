@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
 import shlex
+import sys
+import time
 from typing import Any
 
+import click
 from pyinfra.api.command import StringCommand
+from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.facts import FactBase
-from pyinfra.api.operation import operation
 
-from fleet import admission, snapshot
-from fleet.findings import error
+from fleet import admission, snapshot, waivers
+from fleet.checks import check_plan
+from fleet.findings import Finding, error, errors
+from fleet.machine import modules
 from fleet.snapshot import Snapshot
 from fleet.topology import Plan
 from tasks import edge, guard
@@ -18,6 +24,9 @@ from tasks.edge import host
 
 _NO_SUDO = "no-sudo"
 _seen: dict[str, Snapshot] = {}
+_looked_at: set[str] = set()
+_found: list[Finding] = []
+_reports: set[str] = set()
 
 
 class HostSnapshot(FactBase[Any]):
@@ -27,13 +36,14 @@ class HostSnapshot(FactBase[Any]):
     def default() -> Any:
         return None
 
-    def command(self, of: str, become: bool) -> StringCommand:
+    def command(self, of: str, become: bool, whole: bool) -> StringCommand:
         plan = guard.current_plan()
-        script = snapshot.command(admission.question(plan, plan.fleet.node(of)))
+        node = plan.fleet.node(of)
+        script = snapshot.command(admission.question(plan, node), modules.sections(plan, node, whole))
         if not become:
             return StringCommand(script)
-        quoted = shlex.quote(script)
-        text = f"if [ $(id -u) = 0 ]; then {script}; elif sudo -n true 2>/dev/null; then sudo -n sh -c {quoted}; "
+        text = f's={shlex.quote(script)}; if [ $(id -u) = 0 ]; then sh -c "$s"; '
+        text += 'elif sudo -n true 2>/dev/null; then sudo -n sh -c "$s"; '
         return StringCommand(text + f"else echo {_NO_SUDO}; fi")
 
     def process(self, output: list[str]) -> Any:
@@ -45,33 +55,69 @@ class HostSnapshot(FactBase[Any]):
             return None
 
 
-def survey(plan: Plan) -> Snapshot | None:
-    """What the host is like, or None if it cannot go on: then it has failed, with its findings said."""
+def survey(plan: Plan, whole: bool = False) -> Snapshot | None:
+    """What the host is like, or None if it cannot go on: then it has failed, with its findings said.
+
+    The ``whole`` is what takes long even where the service runs.
+
+    With the last host, hosts that work together are compared; those that differ fail before anything is written.
+    """
     node = plan.fleet.node(host.name)
     # pyinfra would ask for a password where nobody can type one; sudo is tried without, unless one is given.
     become = bool(host.data.get("_sudo", False)) and not host.data.get("_sudo_password", None)
     arguments: dict[str, Any] = {"_sudo": False} if become else {}
-    seen = host.get_fact(HostSnapshot, of=host.name, become=become, _ignore_errors=True, **arguments)
-    if seen == _NO_SUDO:
+    asked = time.monotonic()
+    seen = host.get_fact(HostSnapshot, of=host.name, become=become, whole=whole, _ignore_errors=True, **arguments)
+    if isinstance(seen, Snapshot):
+        _seen[host.name] = seen = snapshot.timed(seen, asked, time.monotonic())
+        findings = list(admission.judge(plan, node, seen))
+    else:
+        findings = [_no_answer(seen)]
+    _looked_at.add(host.name)
+    findings += _agree(plan)
+    _found.extend(waivers.apply(plan, findings))
+    return seen if edge.admit(findings) and isinstance(seen, Snapshot) else None
+
+
+def _agree(plan: Plan) -> list[Finding]:
+    """Once the last host was looked at: what must be the same over hosts and is not. Before that, nothing."""
+    if edge.hosts_left() - _looked_at:
+        return []
+    return admission.differences(plan, _seen)
+
+
+def _no_answer(said: object) -> Finding:
+    if said == _NO_SUDO:
         user = host.data.get("ssh_user", None) or "the login"
         mend = f"let {user} use sudo without a password, or give _sudo_password"
-        edge.admit([error("HOST-SUDO", host.name, f"{user} may not become root", mend)])
-        return None
-    if not isinstance(seen, Snapshot):
-        what = "the first command had no answer; the login's shell or sudo did not run it"
-        edge.admit([error("HOST-ANSWER", host.name, what, "try it: ssh to the host as this user and run sudo -n id")])
-        return None
-    _seen[host.name] = seen
-    return seen if edge.admit(admission.judge(plan, node, seen)) else None
+        return error("HOST-SUDO", host.name, f"{user} may not become root", mend)
+    what = "the first command had no answer; the login's shell or sudo did not run it"
+    return error("HOST-ANSWER", host.name, what, "try it: ssh to the host as this user and run sudo -n id")
 
 
-@operation()
-def agree(plan: Plan) -> edge.Commands:
-    """Gate: the hosts of an instance have the same image, engine, Ray and Python. Changes nothing."""
-    if not edge.executing():
-        return
-    mine = [f for f in admission.differences(plan, _seen) if f.where == host.name]
-    for finding in mine:
-        edge.say(finding)
-    if mine:
-        yield edge.refuse()
+def preflight(plan: Plan) -> None:
+    """Look at the host and go no further; the run's last line counts what was found on all of them."""
+    if not _reports:
+        atexit.register(_sum_up, plan)
+    _reports.add(host.name)
+    try:
+        survey(plan, whole=True)
+    except PyinfraError:
+        if edge.hosts_left():
+            raise
+        # Every host has its error: that ends this run as it should, with all of them told.
+
+
+def _sum_up(plan: Plan) -> None:
+    """Standard error, so that --json leaves a clean standard output."""
+    gone = sorted(edge.lost_hosts() - _looked_at)
+    click.echo(f"\n{summary(len(_looked_at), len(gone), [*check_plan(plan), *_found])}", file=sys.stderr)
+
+
+def summary(looked_at: int, gone: int, findings: list[Finding]) -> str:
+    """``3 hosts checked, nothing to complain about``."""
+    bad, waived = len(errors(findings)), sum(1 for f in findings if f.waived)
+    rest = len(findings) - bad - waived
+    words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
+    words += [f"{waived} waived"] * bool(waived) + [f"{gone} not reached"] * bool(gone)
+    return f"{looked_at} host{'s' * (looked_at != 1)} checked, {', '.join(words) or 'nothing to complain about'}"

@@ -17,6 +17,7 @@ import click
 from fleet import yamlfile
 from fleet.findings import FleetError, error, errors
 
+# Verbs that change nothing, so that there is nothing to show first or to confirm.
 _PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
 
 
@@ -41,17 +42,19 @@ def run(
     json_output: bool,
     verbose: int,
 ) -> None:
-    """Run deploy/VERB.py on INVENTORY: check, plan, confirm, apply.
+    """Run deploy/VERB.py on INVENTORY: check, plan, confirm, apply. A verb that changes nothing is run at once.
 
     Exit code 0 only if everything asked for is so; 1: a host failed; 2: cannot be read or asked;
     130: interrupted.
     """
+    from tasks.guard import READING
+
     deploy = _deploy_file(verb)
     _refuse_errors(inventory, data, json_output)
     options = [word for name in limit for word in ("--limit", name)]
     options += [word for pair in data for word in ("--data", pair)]
     options += ["--diff"] * diff + ["-" + "v" * verbose] * bool(verbose)
-    if dry or not yes:
+    if verb not in READING and (dry or not yes):
         code = _pyinfra(["--dry", *options, *["--json"] * json_output, inventory, deploy], json_output)
         if code or dry:
             sys.exit(code)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fleet import ROOT
-from fleet.admission import interface_of, judge, question
+from fleet.admission import differences, interface_of, judge, question
+from fleet.sharing import Claims
 from fleet.snapshot import Question, Snapshot
 from fleet.topology import Plan
 from tasks.guard import plan_of
@@ -67,7 +68,7 @@ def test_healthy_hosts_are_let_in() -> None:
         (
             {"down": frozenset({"host0"})},
             "error: lab-0: interface host0, which carries 10.231.77.10, is down; "
-            "bring it up: ip link set host0 up [NET-LINK]",
+            "bring it up: ip link set host0 up; look at its cable [NET-LINK]",
         ),
         (
             {"tools": LAB.tools - {"curl"}},
@@ -101,8 +102,8 @@ def test_healthy_hosts_are_let_in() -> None:
             "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]",
         ),
         (  # a native unit's port in a container is another's
-            {"listeners": {8000: "/system.slice/docker-0f1e2d3c.scope"}},
-            "error: lab-0: port 8000, which vllm-serve-0 needs for api, is held by docker-0f1e2d3c.scope; "
+            {"listeners": {8000: "/system.slice/docker-0f1e2d3c4b5a.scope"}},
+            "error: lab-0: port 8000, which vllm-serve-0 needs for api, is held by docker-0f1e2d3c4b5a.scope; "
             "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]",
         ),
         (
@@ -141,23 +142,50 @@ def test_ports_that_our_units_hold_are_fine() -> None:
     assert lines("lab", "lab-0", replace(LAB, listeners={22: "/system.slice/ssh.service", **held})) == []
 
 
+OURS = {"docker": ["28.1|systemd|runc|/|[]"], "containers": ["4bc9f20d17e2aa|/vllm-prefill-0|true|false||runc||"]}
+
+
 @pytest.mark.parametrize(
     "group",
-    ["/system.slice/docker-4bc9f2.scope", "/docker/4bc9f2", "/system.slice/vllm-prefill-0.service"],
+    ["/system.slice/docker-4bc9f20d17e2aa.scope", "/docker/4bc9f20d17e2aa", "/system.slice/vllm-prefill-0.service"],
     ids=["systemd", "cgroupfs", "unit"],
 )
 def test_ports_that_our_containers_hold_are_fine(group: str) -> None:
-    assert lines("a3-pd", "10.10.0.11", replace(A3, listeners={8000: group, 13389: group, 30000: group})) == []
+    held = dict.fromkeys((8000, 13389, 30000, 30007, 60000), group)
+    linked = {**OURS, "linked": ["vllm-prefill-0"]}
+    assert lines("a3-pd", "10.10.0.11", replace(A3, listeners=held, sections=linked)) == []
+
+
+@pytest.mark.parametrize("group", ["/system.slice/docker-0f1e2d3c4b5a.scope", "/system.slice/vllm-by-hand.service"])
+def test_what_is_only_named_like_ours_is_foreign(group: str) -> None:
+    told = lines(
+        "a3-pd", "10.10.0.11", replace(A3, listeners={8000: group}, sections={**OURS, "linked": ["vllm-prefill-0"]})
+    )
+    holder = group.rpartition("/")[2]
+    assert told == [
+        f"error: 10.10.0.11: port 8000, which vllm-prefill-0 needs for api, is held by {holder}; "
+        "stop it (ss -ltnp 'sport = 8000'), or move one [HOST-PORT]"
+    ]
 
 
 def test_every_port_of_a_host_is_looked_at() -> None:
-    held = dict.fromkeys((8000, 13389, 30000), "/system.slice/other.service")
+    held = dict.fromkeys((8000, 13389, 30000, 30001, 30005, 60031), "/system.slice/other.service")
     told = lines("a3-pd", "10.10.0.11", replace(A3, listeners=held))
     assert [line.partition("; ")[0] for line in told] == [
         "error: 10.10.0.11: port 8000, which vllm-prefill-0 needs for api, is held by other.service",
         "error: 10.10.0.11: port 13389, which vllm-prefill-0 needs for rpc, is held by other.service",
         "error: 10.10.0.11: port 30000, which vllm-prefill-0 needs for kv, is held by other.service",
+        "error: 10.10.0.11: ports 30001, 30005, which prefill-0's handshakes may take, are held by other.service",
+        "error: 10.10.0.11: port 60031, which HCCL may take, is held by other.service",
     ]
+
+
+def test_a_port_that_meets_another_service_leaves_the_others_to_be_judged() -> None:
+    other = Claims("chat", ports={8000: "vllm-chat-serve-0"})
+    held = dict.fromkeys((8000, 8080), "/system.slice/nginx.service")
+    told = lines("lab", "lab-0", replace(LAB, others=(other,), listeners=held))
+    assert [line.rpartition(" ")[2] for line in told] == ["[PLAN-SHARING]", "[HOST-PORT]"]
+    assert "port 8080, which vllm-front-door needs for api, is held by nginx.service" in told[1]
 
 
 def test_a_port_of_another_host_is_not_this_ones_matter() -> None:
@@ -266,6 +294,50 @@ def test_with_ip_there_the_network_is_told_of_too() -> None:
 def test_only_what_counts_is_asked_for(inventory: str, host: str, asked: Question) -> None:
     made = plan_for(inventory)
     assert question(made, made.fleet.node(host)) == asked
+
+
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        (
+            {"host0", "lo"},
+            "error: lab-0: there is no interface bond0 (there are: host0, lo) (HCCL, NCCL and Gloo end where they do "
+            "not find it); mend interface in the inventory, or leave it out: it is found from the address "
+            "[NET-INTERFACE]",
+        ),
+        (
+            {"host0", "bond0"},
+            "warning: lab-0: interface bond0, which the inventory names, does not carry 10.231.77.10: host0 does "
+            "(peers are told one address and sought on another); leave interface out: it is found from the address "
+            "[NET-INTERFACE]",
+        ),
+    ],
+)
+def test_an_interface_that_the_inventory_names_is_looked_for(there: set[str], line: str) -> None:
+    made = plan_for("lab")
+    node = made.fleet.node("lab-0")
+    insisting = replace(node, settings=node.settings.model_copy(update={"interface": "bond0"}))
+    assert [f.line() for f in judge(made, insisting, replace(LAB, links=frozenset(there)))] == [line]
+
+
+def test_two_engines_in_one_environment_and_a_plugin_of_another_version_are_told() -> None:
+    both = replace(LAB, engines={"/opt/vllm/0.32.0": ("vllm-0.32.0", "vllm-0.11.0")})
+    assert lines("lab", "lab-0", both) == [
+        "error: lab-0: /opt/vllm/0.32.0 holds vLLM 0.11.0 and 0.32.0 at once (parts of both are imported: "
+        "ModuleNotFoundError, InvalidVersion); make the environment anew, with one of them [HOST-ENGINE]"
+    ]
+
+
+def test_hosts_of_one_instance_have_one_image() -> None:
+    made = plan_for("a3-pd")
+    seen = {
+        node.name: replace(A3, images=dict.fromkeys(A3.images, f"sha256:{i}"))
+        for node, i in zip(made.fleet.nodes, "xab", strict=True)
+    }
+    assert [f.line() for f in differences(made, seen)] == [
+        "error: 10.10.0.13: image quay.io/ascend/vllm-ascend:v0.13.0-a3 is sha256:b, 10.10.0.12, the head of "
+        "decode-0, has sha256:a; put the same on all hosts of an instance [VERSION-DIFFERS]"
+    ]
 
 
 def test_the_inventorys_interface_wins_over_the_found_one() -> None:

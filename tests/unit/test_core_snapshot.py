@@ -23,6 +23,7 @@ ANSWER = """\
 @@ link
 1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN mode DEFAULT group default qlen 1000
 2: enp67s0f0@if5: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc mq state UP mode DEFAULT group default qlen 1000
+3: bond0: <BROADCAST,MULTICAST,MASTER> mtu 1500 qdisc noop state DOWN mode DEFAULT group default qlen 1000
 5: docker0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT group default
 @@ release
 releases/0123456789ab
@@ -55,7 +56,7 @@ LISTEN 0      64           0.0.0.0:2049       0.0.0.0:*
 /opt/vllm/0.32.0 vllm-0.32.0+cpu
 /opt/vllm/0.32.0 vllm_lab-0.1.0
 @@ images
-quay.io/ascend/vllm-ascend:v0.13.0-a3 sha256:4bc9f2
+quay.io/ascend/vllm-ascend:v0.13.0-a3 sha256:4bc9f2 arm64 quay.io/ascend/vllm-ascend@sha256:77aa m.io/v@sha256:77bb
 vllm/vllm-openai:v0.20.0\x20
 """  # noqa: E501
 
@@ -69,10 +70,12 @@ def test_a_full_answer() -> None:
             "192.168.7.11": "bond0",
             "172.17.0.1": "docker0",
         },
-        down=frozenset({"bond0"}),
+        down=frozenset({"bond0", "docker0"}),  # one is not up, one has no signal
+        links=frozenset({"lo", "enp67s0f0", "bond0", "docker0"}),
         tools=frozenset({"curl", "docker", "tar"}),
         paths=frozenset({"/mnt/models/org/model/config.json"}),
         images={"quay.io/ascend/vllm-ascend:v0.13.0-a3": "sha256:4bc9f2"},
+        digests={"quay.io/ascend/vllm-ascend:v0.13.0-a3": frozenset({"sha256:77aa", "sha256:77bb"})},
         engines={"/opt/vllm/0.32.0": ("vllm-0.32.0+cpu", "vllm_lab-0.1.0")},
         disk_free={"/": 321_171_087_360, "/var": 4_665_344},
         release="0123456789ab",
@@ -178,6 +181,22 @@ def test_an_environment_tells_its_engine_its_ray_and_its_python(tmp_path: Path) 
 
 def test_a_question_for_nothing_is_a_command_too() -> None:
     assert parse(run(command(Question()))).tools == frozenset()
+
+
+def test_more_questions_are_answered_in_sections_of_their_own() -> None:
+    seen = parse(run(command(Question(), ["echo '@@ color'; echo red; false", "echo '@@ size'"])))
+    assert (seen.sections["color"], seen.sections["size"]) == (["red"], [])
+    assert list(seen.sections)[:2] == ["began", "uid"] and list(seen.sections)[-1] == "ended"
+
+
+def test_an_image_is_asked_for_its_id_its_processor_and_its_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docker").write_text('#!/bin/sh\ntest "$5" = one && echo sha256:1 amd64 r/one@sha256:d\n')
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    seen = parse(run(command(Question(images=("one", "two")))))
+    assert (seen.images, seen.digests) == ({"one": "sha256:1"}, {"one": frozenset({"sha256:d"})})
 
 
 def test_names_are_quoted() -> None:
