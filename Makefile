@@ -23,8 +23,13 @@ lint: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy fleet tasks deploy lab
 
+# Those that start processes and mostly wait for them run beside those that only compute.
+WAITING := $(addprefix tests/unit/test_, group.py core_apply.py core_waiting.py standin_serving.py standin_topologies.py)
+
 unit: setup
-	@$(BIN)/pytest tests/unit
+	@$(BIN)/pytest $(WAITING) >.pytest_waiting.log 2>&1 & waiting=$$!; \
+	$(BIN)/pytest tests/unit $(addprefix --ignore=, $(WAITING)); computing=$$?; \
+	wait $$waiting; waited=$$?; cat .pytest_waiting.log; rm -f .pytest_waiting.log; test $$computing$$waited = 00
 
 fleet: setup
 	@$(BIN)/pytest tests/fleet

@@ -6,7 +6,7 @@ Sources: vLLM and vllm-ascend defaults; HCCL environment reference (host 60000-6
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from fleet.findings import Finding, error
 from fleet.inventory import Fleet, Node
@@ -76,16 +76,25 @@ def _finding(plan: Plan, host: str, what: str, mend: str) -> Finding:
 
 
 def _too_high(plan: Plan) -> Iterator[Finding]:
+    """One finding for each purpose: the ports of many instances run out together."""
+    beyond: dict[str, list[tuple[Unit, int]]] = {}
     for unit in plan.units:
         for purpose, port in unit.ports.items():
             if port > 65535:
-                what = f"{unit.name} would need port {port} for {purpose}"
-                yield _finding(plan, unit.host, what, "lower the base port")
-    for instance in plan.instances:
-        ports = handshake_ports(instance)
-        if ports and ports.start <= 65535 < ports[-1]:
-            what = f"{instance.name} would need handshake ports up to {ports[-1]}"
-            yield _finding(plan, instance.head.name, what, "lower kv_transfer.port")
+                beyond.setdefault(purpose, []).append((unit, port))
+    for purpose, its in beyond.items():
+        unit, port = its[0]
+        what = f"{unit.name} would need port {port} for {purpose}{_and_more(its)}"
+        yield _finding(plan, unit.host, what, "lower the base port, or split the inventory")
+    last = [(i, p[-1]) for i in plan.instances if (p := handshake_ports(i)) and p.start <= 65535 < p[-1]]
+    if last:
+        instance, port = last[0]
+        what = f"{instance.name} would need handshake ports up to {port}{_and_more(last)}"
+        yield _finding(plan, instance.head.name, what, "lower kv_transfer.port, or split the inventory")
+
+
+def _and_more(found: Sequence[object]) -> str:
+    return f", and {len(found) - 1} more beyond 65535" if len(found) > 1 else ""
 
 
 def _shared(plan: Plan) -> Iterator[Finding]:

@@ -52,8 +52,15 @@ def _result(inventory: str, finding: Finding) -> dict[str, Any]:
 
 def _location(inventory: str, where: str) -> dict[str, Any]:
     """The file and line where the finding names one, else the inventory, and what it is about as a logical name."""
-    match = re.match(r"(\S+\.(?:ya?ml|py))(?::(\d+))?", where)
-    place: dict[str, Any] = {"artifactLocation": {"uri": match[1] if match else inventory}}
+    match = re.match(r"(\S+\.(?:ya?ml|py))(?::(\d+))?", where) if not where.startswith(f"{inventory} ") else None
+    match = match or re.match(rf"({re.escape(inventory)})(?::(\d+))?", where)
+    place: dict[str, Any] = {"artifactLocation": {"uri": _address(match[1] if match else inventory)}}
     if match and match[2]:
         place["region"] = {"startLine": int(match[2])}
     return {"physicalLocation": place, "logicalLocations": [{"fullyQualifiedName": where}]}
+
+
+def _address(path: str) -> str:
+    """A path as the form wants it: what an address cannot hold, a space or an umlaut, as %20 and its like."""
+    plain = re.compile(rb"[A-Za-z0-9/._~-]")
+    return "".join(chr(byte) if plain.match(bytes([byte])) else f"%{byte:02X}" for byte in path.encode())

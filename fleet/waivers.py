@@ -30,16 +30,17 @@ def check(waive: Mapping[str, str]) -> None:
 
 
 def apply(plan: Plan, findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The findings, those that are waived marked with the reason: by the host that they are about, else by any."""
+    """The findings, those that are waived marked with the reason: by all hosts that they name, else by any."""
     nodes = {node.name: node for node in plan.fleet.nodes}
     anywhere = {rule: reason for node in reversed(plan.fleet.nodes) for rule, reason in node.settings.waive.items()}
     if not anywhere:
         return tuple(findings)
     result = []
     for finding in findings:
-        node = nodes.get(finding.where)
-        waive = node.settings.waive if node else anywhere
-        result.append(replace(finding, waived=waive.get(finding.rule, "")))
+        listed = finding.where.removeprefix(f"{plan.fleet.source} ")
+        named = [nodes[name] for name in listed.partition(" and ")[0].split(", ") if name in nodes]
+        given = [node.settings.waive.get(finding.rule, "") for node in named] or [anywhere.get(finding.rule, "")]
+        result.append(replace(finding, waived=given[0] if all(given) else ""))
     return tuple(result)
 
 

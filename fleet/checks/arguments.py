@@ -16,7 +16,7 @@ from fleet.findings import Finding, error, warning
 from fleet.flags import history, known
 from fleet.flags.given import Given, given
 from fleet.flags.parse import Parsed, parse
-from fleet.flags.table import Table, is_older, is_same, nearest, versions
+from fleet.flags.table import Table, is_older, is_same, misfits, nearest, versions
 from fleet.topology import Plan
 
 ENDS = "the engine ends at once"
@@ -185,16 +185,17 @@ def refused_value(plan: Plan) -> Iterator[Finding]:
 
 @once
 def unknown_key(plan: Plan) -> Iterator[Finding]:
-    """A key of an object that the parser takes as it is, and that its class then refuses (--speculative-config)."""
+    """A key or value of an object that the parser takes as it is, and its class then refuses (--speculative-config)."""
     for line in lines(plan):
         for flag in line.table.flags:
             shape = line.table.configs.get(flag.config or "")
             value = line.parsed.values.get(flag.dest)
             if flag.kind != "dict" or shape is None or shape.open or not isinstance(value, dict):
                 continue
-            for key in (k for k in value if k not in shape.fields):
-                rule, what, mend = faults.no_key(line.table, flag.options[0], flag.config or "", key)
-                # vllm-ascend's patches may add keys of its own
+            found = list(misfits(line.table, shape, value, ""))
+            text = "\n".join([f"argument {flag.options[0]}: {len(found)} validation errors", *found])
+            for rule, what, mend in faults.told(line.table, text) if found else ():
+                # vllm-ascend's patches may add keys and words of its own
                 tell = line.hint if plan.recipe.platform.startswith("ascend") else line.fault
                 yield tell(rule, what, mend, ENDS)
 

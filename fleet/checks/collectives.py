@@ -59,7 +59,7 @@ def out_of_bounds(plan: Plan) -> Iterator[Finding]:
                 what = f"{name} is {given}, HCCL takes {allowed}"
                 why = "the first collective fails with EI0001"
                 where = f"{plan.fleet.recipe} {unit.instance}"
-                yield error("HCCL-BOUNDS", where, what, f"set it within {allowed}", why, SOURCE)
+                yield error("HCCL-BOUNDS", where, what, f"give it {allowed}", why, SOURCE)
 
 
 def links_inside_a_host(plan: Plan) -> Iterator[Finding]:

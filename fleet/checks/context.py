@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from fleet import engine
 from fleet.checks import look
 from fleet.findings import Finding, error, warning
 from fleet.topology import Instance, Plan
 
+# Keys of --hf-overrides that say how long the context is.
+LENGTHS = ("max_position_embeddings", "rope_parameters", "rope_scaling", "model_max_length")
+# No model keeps its wits over more.
+MOST_YARN = 8
 ALLOW = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 SOURCE = "vLLM config/model.py, read at 0.11.0, 0.13.0, 0.18.0, 0.23.0 and 0.31.0"
 
@@ -20,9 +25,9 @@ def context_beyond_yarn(plan: Plan) -> Iterator[Finding]:
     0.30 on it takes max_position_embeddings as the overrides give it. The variable turns the refusal into a warning.
     """
     for instance in plan.instances:
-        wanted = instance.spec.max_model_len
+        wanted = look.context(instance.spec)
         limit = engine.yarn_context(plan.recipe.model, instance.spec)
-        given = _overrides(instance).get("max_position_embeddings")
+        given = look.overrides(instance.spec).get("max_position_embeddings")
         if wanted and limit and wanted > limit:
             yield warning(
                 "CONTEXT-YARN",
@@ -50,28 +55,25 @@ def context_beyond_model(plan: Plan) -> Iterator[Finding]:
     """The context asked for is longer than the model's own, and nothing extends it."""
     own = plan.recipe.model.max_position_embeddings
     for instance in plan.instances:
-        wanted = instance.spec.max_model_len
-        if wanted and wanted > own and instance.spec.yarn is None and not _extends(_overrides(instance)):
+        wanted = look.context(instance.spec)
+        if wanted and wanted > own and instance.spec.yarn is None and not _extends(look.overrides(instance.spec)):
             allowed = look.on(instance.spec.env.get(ALLOW))
+            factor = -(-wanted // own)
+            yarn = f", or add yarn: {{factor: {factor}}}" if factor <= MOST_YARN else ""
             yield (warning if allowed else error)(
                 "CONTEXT-MODEL",
                 f"{plan.fleet.recipe} {instance.name}",
                 f"max-model-len {wanted} is more than the model's {own}",
-                f"set max-model-len to {own}, or add yarn: {{factor: {-(-wanted // own)}}}",
+                f"set max-model-len to {own}{yarn}",
                 _why(plan, instance, False) if allowed else "the engine refuses it at start",
                 SOURCE,
             )
 
 
-def _overrides(instance: Instance) -> dict[str, object]:
-    """--hf-overrides as the recipe gives them."""
-    given = instance.spec.args.get("hf-overrides")
-    return given if isinstance(given, dict) else {}
-
-
-def _extends(overrides: dict[str, object]) -> bool:
-    """Whether they change how long the model's context is."""
-    return bool({"max_position_embeddings", "rope_parameters", "rope_scaling", "model_max_length"} & set(overrides))
+def _extends(overrides: dict[str, Any]) -> bool:
+    """Whether they change how long the model's context is, or that of the text model inside it."""
+    inside = [one for one in overrides.values() if isinstance(one, dict)]
+    return any(key in one for one in (overrides, *inside) for key in LENGTHS)
 
 
 CHECKS = (context_beyond_yarn, context_beyond_model)

@@ -31,8 +31,11 @@ def told(table: Table, text: str) -> Iterator[Told]:
     elif "invalid choice" in message and flag is not None:
         yield _choice(option, flag, message)
     elif flag is not None and flag.kind in _JSON_KINDS and "expected" not in message:
-        got = message.removeprefix("Value ").partition(" cannot be converted")[0]
-        yield "ARG-JSON", f"{option} takes JSON, {got!r} is none", "write it as a mapping of the recipe"
+        got = _value(message) or message.splitlines()[0]
+        mend = "write it as a mapping of the recipe"
+        if option.startswith("--allowed-"):  # lists
+            mend = """write it as JSON in quotes, such as '["*"]'"""
+        yield "ARG-JSON", f"{option} takes JSON, {got!r} is none", mend
     elif (got := _value(message)) is not None:
         yield "ARG-KIND", f"{option} takes {_kind(flag)}, not {got}", "mend the value"
     else:
@@ -72,7 +75,10 @@ def _misfits(table: Table, option: str, flag: Flag | None, message: str) -> Iter
             yield no_key(table, option, name, key)
         else:
             at = f"key {key}: " if key else ""
-            yield "ARG-JSON", f"{option}: {at}{_first_lower(what)}, not {match['got']}", "mend the value"
+            words = re.findall(r"'([^']+)'", what) if match["type"] == "literal_error" else []
+            close = difflib.get_close_matches(match["got"].strip("'"), words, 1, 0.7)
+            mend = f"write {close[0]}" if close else "mend the value"
+            yield "ARG-JSON", f"{option}: {at}{_first_lower(what)}, not {match['got']}", mend
 
 
 def _value(message: str) -> str | None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
+from packaging.version import Version
+
+from fleet.flags.table import human_readable_int
 from fleet.recipe import Role
 from fleet.topology import Instance, Plan, Unit
 
 # What an unset argument stands for (vLLM's defaults since 0.9, for an API server on devices of 64 GB and more).
 DEFAULT_UTILISATION = 0.9
 DEFAULT_BATCHED_TOKENS = 8192
+# From this release on gpu_memory_utilization is more by default (config/cache.py).
+MORE_UTILISATION = (Version("0.20.0"), 0.92)
 
 
 def roles(plan: Plan) -> Iterator[tuple[str, Instance]]:
@@ -41,6 +49,44 @@ def number(value: object) -> int | None:
         return int(str(value))
     except ValueError:
         return None
+
+
+def context(spec: Role) -> int | None:
+    """--max-model-len in tokens, also where it is written as the engine reads it: 128k; None where it is not told."""
+    value = spec.args.get("max-model-len")
+    if isinstance(value, str):
+        try:
+            value = human_readable_int(value)
+        except (ValueError, argparse.ArgumentTypeError):
+            return None
+    return value if isinstance(value, int) and value is not True and value > 0 else None
+
+
+def overrides(spec: Role) -> dict[str, Any]:
+    """--hf-overrides, given as a mapping, as text, or by paths into it."""
+    given = spec.args.get("hf-overrides")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+    found = dict(given) if isinstance(given, dict) else {}
+    for name, value in spec.args.items():
+        head, _, path = name.partition(".")
+        if head == "hf-overrides" and path:
+            key, *below = path.split(".")
+            for part in reversed(below):
+                value = {part: value}
+            found[key] = {**found[key], **value} if isinstance(value, dict) and key in found else value
+    return found
+
+
+def utilisation(version: Version, spec: Role) -> float:
+    """--gpu-memory-utilization, or what it is by default; what the engine refuses is told elsewhere."""
+    since, more = MORE_UTILISATION
+    default = more if version >= since else DEFAULT_UTILISATION
+    given = fraction(spec.args.get("gpu-memory-utilization"), default)
+    return given if 0 < given <= 1 else default
 
 
 def fraction(value: object, default: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from fleet import sizes
@@ -13,6 +14,8 @@ from fleet.topology import Instance, Plan
 ASSUMED_GB = 80.0
 # Who sets the cache's size by hand has done the arithmetic.
 BY_HAND = ("kv-cache-memory-bytes", "num-gpu-blocks-override", "cpu-offload-gb")
+# Models whose cache holds one small latent a token, whatever config.json says of heads.
+LATENT = re.compile(r"deepseek-?(v[23]|r1)|kimi-?k2|glm-5", re.IGNORECASE)
 
 
 def weights_fill_memory(plan: Plan) -> Iterator[Finding]:
@@ -51,7 +54,8 @@ def weights_do_not_fit(plan: Plan) -> Iterator[Finding]:
             where,
             f"{on_device:.1f} GiB of weights a device ({how}) are more than the {_usable_said(plan, instance, memory)}",
             _more(plan, instance),
-            "the engine ends with: Available KV cache memory is negative, or out of memory while it loads",
+            "the engine ends with: Available KV cache memory is negative, or out of memory while it loads"
+            + (", unless it makes them smaller as it loads them" if _quantises(plan) else ""),
             "vllm-ascend issues 9372 and 7308",
         )
 
@@ -66,7 +70,9 @@ def context_does_not_fit(plan: Plan) -> Iterator[Finding]:
         spec = instance.spec
         if sizes.cache_bytes_per_token(model, spec) is None or any(name in spec.args for name in BY_HAND):
             continue
-        context = spec.max_model_len or model.max_position_embeddings
+        if LATENT.search(model.name):
+            continue
+        context = look.context(spec) or model.max_position_embeddings
         batched = look.number(spec.args.get("max-num-batched-tokens")) or look.DEFAULT_BATCHED_TOKENS
         needs = sizes.need(plan.recipe, spec, envs[instance.name], context, batched)
         if _room(plan, instance, memory) < 0 or needs.total <= _usable(plan, instance, memory):
@@ -99,18 +105,22 @@ def _is_certain(plan: Plan) -> bool:
     """Whether the devices' memory is known, and the weights lie in it as they lie on disk."""
     if plan.recipe.platform.startswith("ascend"):
         return True
-    # the engine can quantise BF16 weights while it loads them
-    return plan.recipe.device_memory_gb is not None and plan.recipe.model.quantization is None
+    return plan.recipe.device_memory_gb is not None and not _quantises(plan)
 
 
-def _utilisation(instance: Instance) -> float:
+def _quantises(plan: Plan) -> bool:
+    """Whether the engine may quantise BF16 weights while it loads them."""
+    return plan.recipe.platform == "nvidia" and plan.recipe.model.quantization is not None
+
+
+def _utilisation(plan: Plan, instance: Instance) -> float:
     if "kv-cache-memory-bytes" in instance.spec.args:
         return 1.0  # gpu-memory-utilization is then not read
-    return look.fraction(instance.spec.args.get("gpu-memory-utilization"), look.DEFAULT_UTILISATION)
+    return look.utilisation(plan.recipe.engine.version, instance.spec)
 
 
 def _usable(plan: Plan, instance: Instance, memory: float) -> float:
-    return sizes.usable(_gib(plan, memory), _utilisation(instance), plan.recipe.platform)
+    return sizes.usable(_gib(plan, memory), _utilisation(plan, instance), plan.recipe.platform)
 
 
 def _room(plan: Plan, instance: Instance, memory: float) -> float:
@@ -121,7 +131,7 @@ def _room(plan: Plan, instance: Instance, memory: float) -> float:
 def _usable_said(plan: Plan, instance: Instance, memory: float) -> str:
     """``60.7 GiB that the engine may use (64.0 GiB x 0.95, 3.3 in use when idle)``."""
     idle = sizes.IDLE_MIB.get(plan.recipe.platform, 0.0) / 1024
-    said = f"{_gib(plan, memory):.1f} GiB x {_utilisation(instance):g}"
+    said = f"{_gib(plan, memory):.1f} GiB x {_utilisation(plan, instance):g}"
     if idle:
         said += f", at most what an idle device has free: {_gib(plan, memory) - idle:.1f}"
     if plan.recipe.device_memory_gb is None:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 
 from fleet.checks import look
+from fleet.checks.arguments import table_for
 from fleet.findings import Finding, error, warning
+from fleet.flags import known
 from fleet.topology import Plan
 
 # What a model's name says of weights that vllm-ascend reads with quantization: ascend only.
@@ -43,6 +45,22 @@ def quantisation(plan: Plan) -> Iterator[Finding]:
             )
 
 
+def method(plan: Plan) -> Iterator[Finding]:
+    """``--quantization`` names a method that this version has; Ascend's plugin has its own."""
+    name, table = plan.recipe.model.quantization, table_for(plan)
+    if name is None or plan.recipe.platform.startswith("ascend") or table[0] is None:
+        return
+    lists, version = known.registries(), plan.recipe.engine.vllm
+    told = lists.why_not(lists.quantisation, name, version)
+    if told is not None:
+        why, mend = told
+        if name == "ascend":
+            why, mend = f"it is vllm-ascend's, and this is {plan.recipe.platform}", "use weights for this family"
+        tell = error if table[1] else warning
+        what = f"vLLM {version} has no way to quantise called {name}"
+        yield tell("WEIGHTS-METHOD", plan.fleet.recipe, what, mend, f"{why}; the engine refuses it", lists.source)
+
+
 def heads(plan: Plan) -> Iterator[Finding]:
     """Tensor parallelism cuts attention by heads (vLLM config/model.py, verify_with_parallel_config)."""
     total = plan.recipe.model.num_attention_heads
@@ -74,4 +92,4 @@ def fetched_by_every_rank(plan: Plan) -> Iterator[Finding]:
             return
 
 
-CHECKS = (quantisation, heads, fetched_by_every_rank)
+CHECKS = (quantisation, method, heads, fetched_by_every_rank)

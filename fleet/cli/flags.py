@@ -19,6 +19,7 @@ from fleet.recipe import check_version
 
 # The parser and its classes; a package that is cut off or built otherwise gives one of these, in no particular order.
 UNLIKE = (LookupError, AttributeError, AssertionError, StopIteration, SyntaxError, UnicodeDecodeError, RecursionError)
+NOT_THERE = ("cannot read: no such file or directory", "give the path of a wheel or of a folder that vllm lies in")
 _WHEEL = re.compile(r"^vllm(?:_cpu)?-(?P<version>[^-]+)-.*\.whl$")
 _INFO = re.compile(r"^vllm(?:_cpu)?-(?P<version>[^-]+)\.dist-info$")
 
@@ -67,6 +68,8 @@ def _version(package: Path, said: str | None) -> str:
     found = [m["version"] for name in names for form in (_WHEEL, _INFO) if (m := form.match(name))]
     version = said or (found[0] if found else None)
     if version is None:
+        if not package.exists():
+            raise FleetError(error("FLAGS-READ", str(package), *NOT_THERE))
         mend = "give the version behind it: fleet flags add WHEEL_OR_DIR VERSION"
         raise FleetError(error("FLAGS-VERSION", str(package), "its version is not in its name", mend))
     version = version.removeprefix("v").partition("+")[0]
@@ -90,7 +93,7 @@ def _read(package: Path, version: str) -> Table:
         raise refused("this is no wheel, or one that is cut off", "download it again") from exc
     except OSError as exc:
         reason = (exc.strerror or str(exc)).lower()
-        raise refused(f"cannot read: {reason}", "give the path of a wheel or of a folder that vllm lies in") from exc
+        raise refused(f"cannot read: {reason}", NOT_THERE[1]) from exc
     except UNLIKE as exc:
         mend = "give a package of vLLM, 0.11 or later"
         raise refused("no argument classes as vLLM's are found in it", mend) from exc

@@ -37,19 +37,24 @@ class Span(Strict):
         return None
 
 
-class Plugin(Strict):
-    """Names by what vllm-ascend's releases read."""
+class _Releases(Strict):
+    """Where names were looked up: the releases, oldest first."""
 
     source: str
     versions: list[str]
-    inside: dict[str, str]
-    keys: dict[str, Span]
-    variables: dict[str, Span]
 
     def judged_by(self, version: str) -> str | None:
         """The newest release of the list that is not newer than ``version``; None before the first."""
         older = [v for v in self.versions if Version(v) <= Version(version)]
         return older[-1] if older else None
+
+
+class Plugin(_Releases):
+    """Names by what vllm-ascend's releases read."""
+
+    inside: dict[str, str]
+    keys: dict[str, Span]
+    variables: dict[str, Span]
 
     def why_not(self, names: Mapping[str, Span], name: str, version: str) -> tuple[str, str] | None:
         """Why ``version`` does not read a name of ``keys`` or ``variables``, and what to do; None where it may."""
@@ -66,6 +71,38 @@ class Plugin(Strict):
         if Version(version) > Version(self.versions[-1]):  # it may be new
             return None
         return "no version is known to read it", "remove it"
+
+
+class Registries(_Releases):
+    """Names that vLLM looks up when it starts: of parsers, and of ways to quantise."""
+
+    tools: dict[str, Span]
+    reasoning: dict[str, Span]
+    quantisation: dict[str, Span]
+
+    def why_not(self, names: Mapping[str, Span], name: str, version: str) -> tuple[str, str] | None:
+        """Why ``version`` does not have a name, and what to do; None where it may, as between two releases here."""
+        before = self.judged_by(version)
+        if before is None:
+            return None
+        after = next((v for v in self.versions if Version(v) >= Version(version)), None)
+        around = [v for v in (before, after) if v is not None]
+        there = [known for known, span in names.items() if any(span.why_not(v) is None for v in around)]
+        if name in there or (name not in names and after is None):  # it may be new
+            return None
+        if (span := names.get(name)) is None:
+            close = difflib.get_close_matches(name, there, 1, ALIKE)
+            return "no version has it", f"write {close[0]}" if close else f"use one of {', '.join(there)}"
+        if span.first and Version(before) < Version(span.first):
+            return f"vLLM has it from {span.first} on", "choose another, or a version that has it"
+        return f"last in {span.last}", "choose another, or a version that has it"
+
+
+class Variables(Strict):
+    """Those that are read as whole numbers, and those that others than vLLM, vllm-ascend and HCCL read."""
+
+    numbers: list[str]
+    others: list[str]
 
 
 class _Names(Strict):
@@ -94,6 +131,18 @@ def hccl() -> list[str]:
 
 
 @cache
+def registries() -> Registries:
+    """vLLM's registries."""
+    return _read("parsers.yaml", Registries)
+
+
+@cache
+def variables() -> Variables:
+    """What is known of variables beside their names."""
+    return _read("variables.yaml", Variables)
+
+
+@cache
 def replaced() -> Replaced:
     """Replacements."""
     return _read("replaced.yaml", Replaced)
@@ -105,6 +154,20 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     mine = name.removeprefix("VLLM_").removeprefix("ASCEND_").removeprefix("HCCL_")
     close = difflib.get_close_matches(mine, bare, 1, ALIKE)
     return bare[close[0]] if close else None
+
+
+def one_letter_off(name: str, names: Iterable[str]) -> str | None:
+    """The name of which one letter is missing, too many, another or in its neighbour's place."""
+    return next((known for known in names if abs(len(known) - len(name)) < 2 and _is_one_off(name, known)), None)
+
+
+def _is_one_off(one: str, other: str) -> bool:
+    start = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    mine, its = one[start:], other[start:]
+    if one == other or (mine[:1] + its[:1]).strip("0123456789") != mine[:1] + its[:1]:
+        return False  # names of one family are counted
+    swapped = len(its) > 1 and mine[:2] == its[1::-1] and mine[2:] == its[2:]
+    return swapped or mine[1:] == its[1:] or mine[1:] == its or mine == its[1:]
 
 
 def use(other: str | None) -> str:

@@ -493,7 +493,8 @@ def test_a_member_that_dies_is_named_and_the_head_does_not_wait_for_ever(two: Fl
     done.line(f"error: {A}: vllm-serve-0 waits in vain:", f"serve-0@{B}: its", "[RUN-PEERS]")
     assert two.ssh(A, "systemctl show -p NRestarts --value vllm-serve-0") != "5", "its own tries are not used up"
     two.hosts.clear()
-    assert two.pyinfra("-y").code == 0
+    done = two.pyinfra("-y")
+    assert done.code == 0, done.text
     assert serves(two)
 
 

@@ -438,3 +438,27 @@ def test_what_stands_for_a_name_is_there_in_the_newest_version() -> None:
 def test_what_the_planner_knows_of_arguments_is_what_the_tables_say(version: str) -> None:
     for name in (*engine.ADDED, *engine.REMOVED):
         assert engine.exists(name, Version(version)) == (history.table(version).flag(f"--{name}") is not None), name
+
+
+@pytest.mark.parametrize(
+    ("args", "what", "mend"),
+    [
+        ("{speculative-config: {method: eagel3}}", "key method: input should be 'ngram'", "write eagle3"),
+        (
+            "{speculative-config: {method: ngram, num_speculative_tokens: three}}",
+            "key num_speculative_tokens: input should be a valid integer",
+            "mend the value",
+        ),
+    ],
+)
+def test_a_value_inside_of_an_object_that_the_parser_does_not_read(args: str, what: str, mend: str) -> None:
+    (finding,) = told(args, "0.19.1")
+    assert (finding.rule, finding.severity, finding.mend) == ("ARG-JSON", "error", mend)
+    assert what in finding.what
+
+
+def test_a_list_that_the_engine_wants_as_json() -> None:
+    (finding,) = told('{allowed-origins: ["*"]}', "0.33.0")
+    assert finding.what == "--allowed-origins takes JSON, '*' is none"
+    assert finding.mend == """write it as JSON in quotes, such as '["*"]'"""
+    assert told("""{allowed-origins: '["*"]'}""", "0.33.0") == []

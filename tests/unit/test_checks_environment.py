@@ -107,7 +107,8 @@ def test_the_variables_of_another_family_are_told() -> None:
         "warning: r serve: vLLM 0.13.0 does not read VLLM_ASCEND_ENABLE_FLASHCOMM1, it has no effect "
         "(it is vllm-ascend's, and this is nvidia); remove it"
     )
-    assert told("{HCCL_BUFFERSIZE: 1}", platform="nvidia") == []
+    (finding,) = told("{HCCL_BUFFSIZE: 1}", platform="nvidia")
+    assert (finding.rule, finding.why) == ("ENV-UNREAD", "it is Ascend's, and this is nvidia")
 
 
 def test_each_role_tells_a_variable_once_and_the_inventory_once() -> None:
@@ -150,3 +151,55 @@ def test_every_span_of_the_plugin_names_releases_of_the_list() -> None:
 )
 def test_a_release_that_is_not_listed_is_judged_by_the_one_before(version: str, judged_by: str | None) -> None:
     assert known.plugin().judged_by(version) == judged_by
+
+
+@pytest.mark.parametrize(
+    ("name", "close"),
+    [
+        ("NCCL_DEBG", "NCCL_DEBUG"),
+        ("UCX_TSL", "UCX_TLS"),
+        ("OMP_NUM_THREAD", "OMP_NUM_THREADS"),
+        ("GLOO_SOCKET_IFNANE", "GLOO_SOCKET_IFNAME"),
+        ("TASK_QUEUE_ENBLE", "TASK_QUEUE_ENABLE"),
+        ("NCCL_DEBUGG", "NCCL_DEBUG"),
+    ],
+)
+def test_a_variable_one_letter_from_another_librarys(name: str, close: str) -> None:
+    (finding,) = told(f"{{{name}: 1}}")
+    assert (finding.rule, finding.severity, finding.mend) == ("ENV-UNREAD", "warning", f"write {close}")
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "NCCL_IB_SL2", "ASCEND_A5_ENABLE", "MY_OWN", "DEBUG", "NCCL_MIN_XYAS"])
+def test_a_variable_that_may_be_anybodys(name: str) -> None:
+    assert told(f"{{{name}: 1}}") == []
+
+
+def test_known_variables_are_no_slips_of_each_other() -> None:
+    others = known.variables().others
+    assert [n for n in others if known.one_letter_off(n, [o for o in others if o == n])] == []
+
+
+@pytest.mark.parametrize(
+    ("env", "what", "mend"),
+    [
+        ("{VLLM_USE_DEEP_GEMM: true}", "VLLM_USE_DEEP_GEMM is true", "write 1"),
+        ("{VLLM_USE_DEEP_GEMM: 'no'}", "VLLM_USE_DEEP_GEMM is no", "write 0"),
+        ("{VLLM_USE_DEEP_GEMM: ''}", "VLLM_USE_DEEP_GEMM is empty", "write a whole number"),
+    ],
+)
+def test_a_word_where_the_engine_reads_a_number(env: str, what: str, mend: str) -> None:
+    (finding,) = told(env)
+    assert (finding.rule, finding.severity) == ("ENV-KIND", "error")
+    assert (finding.what, finding.mend) == (f"{what}, the engine reads a whole number", mend)
+
+
+@pytest.mark.parametrize(
+    "env", ["{VLLM_USE_DEEP_GEMM: 1}", "{VLLM_USE_MODELSCOPE: true}", "{VLLM_LOGGING_LEVEL: INFO}"]
+)
+def test_values_that_the_engine_reads(env: str) -> None:
+    assert told(env) == []
+
+
+def test_the_plugins_switches_are_numbers_too() -> None:
+    (finding,) = told("{VLLM_ASCEND_ENABLE_FLASHCOMM1: true}", platform="ascend-a3")
+    assert (finding.rule, finding.mend) == ("ENV-KIND", "write 1")

@@ -297,8 +297,53 @@ def test_what_each_version_does_with_the_seeds_context(version: str, env: str, w
         ("env: {VLLM_ALLOW_LONG_MAX_MODEL_LEN: 1}, args: {", ["warning"]),
         ("args: {hf-overrides: {max_position_embeddings: 81920}, ", []),
         ("args: {hf-overrides: {architectures: [X]}, ", ["error"]),
+        ("args: {hf-overrides: '{\"max_position_embeddings\": 81920}', ", []),
+        ("args: {hf-overrides.max_position_embeddings: 81920, ", []),
+        ("args: {hf-overrides: {text_config: {rope_parameters: {rope_type: yarn, factor: 2}}}, ", []),
+        ("args: {hf-overrides: '{no JSON', ", ["error"]),
     ],
 )
 def test_a_context_beyond_the_models_own(change: str, severities: list[str]) -> None:
     text = A2.replace("max-model-len: 8192", "max-model-len: 81920").replace("args: {", change)
     assert [f.severity for f in found(text) if f.rule == "CONTEXT-MODEL"] == severities
+
+
+@pytest.mark.parametrize(
+    ("written", "told"), [("133k", ["CONTEXT-MODEL"]), ("'81920'", ["CONTEXT-MODEL"]), ("40k", [])]
+)
+def test_a_context_written_as_the_engine_reads_it(written: str, told: list[str]) -> None:
+    its = rules(A2, ("max-model-len: 8192", f"max-model-len: {written}"))
+    assert [rule for rule in its if rule.startswith("CONTEXT")] == told
+
+
+def test_no_yarn_is_advised_that_no_model_bears() -> None:
+    its = found(A2.replace("max-model-len: 8192", "max-model-len: 999999999"))
+    assert [f.mend for f in its if f.rule == "CONTEXT-MODEL"] == ["set max-model-len to 40960"]
+
+
+@pytest.mark.parametrize(("version", "told"), [("0.19.1", ["MEMORY-FIT"]), ("0.20.0", [])])
+def test_a_version_takes_its_own_share_of_the_memory(version: str, told: list[str]) -> None:
+    text = NVIDIA.replace("0.19.1", version).replace("weights_gb: 400", "weights_gb: 625")
+    assert [f.rule for f in found(text) if f.rule == "MEMORY-FIT"] == told
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V3", "moonshotai/Kimi-K2-Instruct"])
+def test_a_cache_of_latents_is_not_counted_by_heads(name: str) -> None:
+    text = A2.replace("num_key_value_heads: 4", "num_key_value_heads: 64").replace("8192", "40960")
+    assert "MEMORY-CONTEXT" in rules(text)
+    assert "MEMORY-CONTEXT" not in rules(text, ("org/Model-235B", name))
+
+
+@pytest.mark.parametrize(
+    ("method", "told"),
+    [
+        ("ascend", "it is vllm-ascend's, and this is nvidia; the engine refuses it"),
+        ("fp9", "no version has it; the engine refuses it"),
+        ("bitblas", "last in 0.15.1; the engine refuses it"),
+        ("fp8", None),
+        ("compressed-tensors", None),
+    ],
+)
+def test_ways_to_quantise(method: str, told: str | None) -> None:
+    its = found(NVIDIA.replace("  weights_gb", f"  quantization: {method}\n  weights_gb"))
+    assert [f.why for f in its if f.rule == "WEIGHTS-METHOD"] == ([told] if told else [])

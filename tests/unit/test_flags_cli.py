@@ -200,3 +200,9 @@ def test_half_a_table_is_never_there(wheel: Path, tables: Path, monkeypatch: pyt
 def test_no_variables_are_told_where_most_would_be_missing(site: Path) -> None:
     (site / "vllm/envs.py").unlink()
     assert variables(Source(site)) == frozenset()
+
+
+def test_a_package_that_is_not_there(tables: Path) -> None:
+    result = flags("add", "/no/such/folder")
+    assert result.exit_code == 2
+    assert "/no/such/folder: cannot read: no such file or directory; give the path" in result.stderr

@@ -41,3 +41,11 @@ def test_two_forms_at_once_are_refused() -> None:
     result = CliRunner().invoke(main, ["check", "--json", "--sarif", "inventories/lab.py"])
     assert result.exit_code == 2
     assert "choose one [RUN-OUTPUT]" in result.stderr
+
+
+def test_a_path_with_spaces_is_an_address() -> None:
+    found = [warning("PORT-KV-DIRECT", where, "w", "m") for where in ("my racks/a 3.py:4", "my racks/a 3.py h1", "r")]
+    (run,) = document({"my racks/a 3.py": found})["runs"]
+    places = [result["locations"][0]["physicalLocation"] for result in run["results"]]
+    assert [place["artifactLocation"]["uri"] for place in places] == ["my%20racks/a%203.py"] * 3
+    assert [place.get("region") for place in places] == [{"startLine": 4}, None, None]

@@ -331,7 +331,7 @@ def test_handshakes_that_reach_into_hccls_ports_are_refused() -> None:
 def test_ports_end_at_65535() -> None:
     with pytest.raises(FleetError, match=r"prefill-0 would need handshake ports up to 65536; lower kv_transfer.port"):
         lay(PD.replace("36000", "65529"), {}, prefill=["10.0.0.1"], decode=["10.0.0.2"])
-    with pytest.raises(FleetError, match=r"vllm-serve-0 would need port 65536 for api; lower the base port"):
+    with pytest.raises(FleetError, match=r"vllm-serve-0 would need port 65536 for api; lower the base port, or split"):
         lay(SERVE.replace("8000", "65436"), {"port_offset": 100}, serve=["10.0.0.1"])
 
 

@@ -64,6 +64,23 @@ def test_a_host_waives_for_itself_alone() -> None:
     assert [f.waived for f in found] == ["", REASON]
 
 
+@pytest.mark.parametrize(
+    ("where", "waived"),
+    [
+        ("fleet.py 10.0.0.2", REASON),
+        ("fleet.py 10.0.0.1", ""),
+        ("fleet.py 10.0.0.1, 10.0.0.2", ""),
+        ("fleet.py 10.0.0.2, 10.0.0.3", REASON),
+        ("r serve", REASON),
+    ],
+)
+def test_what_names_hosts_is_waived_by_all_of_them(where: str, waived: str) -> None:
+    own = {host: {"waive": {"ENV-ADDRESS": REASON}} for host in ("10.0.0.2", "10.0.0.3")}
+    shared = lay(RECIPE, {"of": own}, serve=["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+    (finding,) = waivers.apply(shared, [error("ENV-ADDRESS", where, "what", "mend")])
+    assert finding.waived == waived
+
+
 def test_a_waiver_that_nothing_needs_is_told() -> None:
     found = check_plan(plan({"CONTEXT-MODEL": REASON, "PORT-KV-DIRECT": REASON}))
     assert [f.what for f in found if f.rule == "WAIVER-UNUSED"] == ["PORT-KV-DIRECT is waived, and nothing breaks it"]
