@@ -102,7 +102,7 @@ def wait(plan: Plan, unit: Unit, node: Node, seconds: int, head: str = "") -> st
             "  first=${first:-$tries}; now=$(( $(date +%s) - begin ))",
             *(_group_deaths(unit) if unit.group else _DEATHS),
             f'  if [ "$state" = active ] && {ready}; then exit 0; fi',
-            *([f'  case "$why" in *"{DYING}"*) echo "{IN_VAIN} ${{why%; *}}"; exit 5;; esac'] if unit.group else []),
+            *(_DYING if unit.group else []),
             f'  if [ "$now" -ge {seconds} ]; then exit 4; fi',
             f"  if [ $(( now - told )) -ge {PROGRESS_SECONDS} ]; then told=$now; "
             f'echo "{unit.name}: not ready after $now s of at most {seconds}; it says: '
@@ -116,6 +116,13 @@ def wait(plan: Plan, unit: Unit, node: Node, seconds: int, head: str = "") -> st
 _DEATHS = (
     '  case "$state/$sub" in failed/*|inactive/*|*/auto-restart) exit 3;; esac',
     '  [ "$tries" = "$first" ] || exit 3',
+)
+
+
+# Deaths that were told before this wait may have been mended; a further one is in vain.
+_DYING = (
+    '  was=${was-$why}; [ "${why%; *}" = "${was%; *}" ] || '
+    f'case "$why" in *"{DYING}"*) echo "{IN_VAIN} ${{why%; *}}"; exit 5;; esac',
 )
 
 

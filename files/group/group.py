@@ -63,19 +63,21 @@ def note(phase, since, text):
     write("group", "%s %d %s\n" % (phase, since, text))
 
 
-def recent_deaths():
-    """When the engine has died of itself lately; the folder is kept while systemd starts the unit again."""
+def recent_deaths(settings):
+    """When the engine has lately died of itself under these settings; the folder is kept while systemd starts the
+    unit again, and systemd may start a new release before the run that brought it does."""
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     try:
         with open(runtime_file("deaths") or os.devnull) as file:
-            return [float(word) for word in file.read().split() if now - float(word) < DEATHS_SECONDS]
+            of, _, times = file.read().partition("\n")
+        return [float(word) for word in times.split() if of == settings and now - float(word) < DEATHS_SECONDS]
     except (OSError, ValueError):
         return []
 
 
-def count_death():
-    recent = [*recent_deaths(), time.clock_gettime(time.CLOCK_MONOTONIC)]
-    write("deaths", " ".join("%.0f" % when for when in recent))
+def count_death(settings):
+    recent = [*recent_deaths(settings), time.clock_gettime(time.CLOCK_MONOTONIC)]
+    write("deaths", settings + "\n" + " ".join("%.0f" % when for when in recent))
     return len(recent)
 
 
@@ -88,14 +90,15 @@ class Member:
         self.proposal = ""
         self.epoch = ""
         self.dead = False
-        self.deaths = len(recent_deaths())
+        self.settings = config.get("settings", "")
+        self.deaths = len(recent_deaths(self.settings))
         self.event = threading.Event()  # told to stop, or the engine has ended
         self.stopping = False
 
     def state(self):
         return {
             "member": self.config["me"],
-            "settings": self.config.get("settings", ""),
+            "settings": self.settings,
             "token": self.token,
             "proposal": self.proposal,
             "epoch": self.epoch,
@@ -167,7 +170,7 @@ def why_not(me, peer, answer):
         return "%s: its unit does not run" % peer[0]
     if answer == "silent":
         return "%s: %s does not answer" % (peer[0], peer[1])
-    if answer["settings"] != me.config.get("settings", ""):
+    if answer["settings"] != me.settings:
         return "%s has other settings" % peer[0]
     return ""
 
@@ -278,7 +281,7 @@ def ended(config, me, watch, peers, pool, code):
     if not is_own:
         say("the engine ended with %d after another member had: starting again with all" % code)
         return EXIT_PEERS
-    deaths = count_death()
+    deaths = count_death(me.settings)
     say("the engine ended with %d" % code)
     if deaths >= DEATHS:
         say("that was the %dth time within two hours: staying down" % deaths)

@@ -235,6 +235,31 @@ def test_a_wait_for_a_member_whose_unit_does_not_run_is_in_vain(
     assert wait_for_member(tmp_path, ago=ago, state=state) == (ends, f"in vain: {why}\n" if ends == 5 else "")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("running NOW b: its engine has died 3 times; 0123456789ab", "", ""),  # before this wait: it may be mended
+        (
+            "running NOW b: its engine has died 3 times; 0123456789ab",
+            "running 1 b: its engine has died 4 times; 1123456789ab",
+            "in vain: b: its engine has died 4 times\n",
+        ),
+        (
+            "waiting NOW b has other settings",
+            "running 1 b: its engine has died 2 times; 0123456789ab",
+            "in vain: b: its engine has died 2 times\n",
+        ),
+    ],
+)
+def test_a_member_whose_engine_dies_again_and_again_is_waited_for_in_vain(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
+    group, count = tmp_path / "group", tmp_path / "count"
+    change = f"if [ $(wc -l < {count}) = 2 ]; then echo '{after}' > {group}; fi" if after else "true"
+    systemd(tmp_path, "activating", "start", f"echo x >> {count}; {change}; echo 0")
+    assert wait_for_member(tmp_path, seconds=2, state=before) == (5 if said else 4, said)
+
+
 def test_between_two_starts_what_was_said_of_the_earlier_one_does_not_count(tmp_path: Path) -> None:
     systemd(tmp_path, "activating", "auto-restart", code=75)
     state = "waiting NOW decode-0@10.10.0.12: its unit does not run"
