@@ -10,7 +10,7 @@ from fleet.findings import Finding, error, warning
 from fleet.inventory import Node, span
 from fleet.machine import clock, modules, owners
 from fleet.machine.docker import parse as docker_of
-from fleet.snapshot import Question, Snapshot
+from fleet.snapshot import PATH_SECONDS, Question, Snapshot
 from fleet.topology import Plan, Unit
 
 # Room for a release, and for systemd and the journal to go on.
@@ -53,7 +53,12 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
         package = packages.get(tool, tool)
         what, mend = f"{tool} is not installed", f"install the package {package}"
         findings.append(error("HOST-TOOL", name, what, mend))
-    if _serves(units) and _weights(plan, node) not in snapshot.paths:
+    for path in sorted(snapshot.silent):
+        what = f"{path} gives no answer in {PATH_SECONDS} s"
+        mend = "look at the mount below it (cat /proc/mounts, dmesg); umount -l it, and mount it again"
+        why = "an engine would wait for it without an end, and cannot be stopped"
+        findings.append(error("HOST-MOUNT", name, what, mend, why))
+    if _serves(units) and _weights(plan, node) not in snapshot.paths | snapshot.silent:
         what = f"there are no weights at {_weights(plan, node)}"
         mend = "copy them there, mount the share, or mend weights_dir"
         findings.append(error("WEIGHTS-MISSING", name, what, mend))
@@ -66,12 +71,18 @@ def judge(plan: Plan, node: Node, snapshot: Snapshot) -> tuple[Finding, ...]:
     for other in others:
         findings += sharing.meetings(name, mine, other)
     taken = {port for other in others for port in other.ports}  # told as the two services' matter
-    findings += _ports(plan, node, snapshot, {p: user for p, user in mine.ports.items() if p not in taken})
+    if snapshot.user_id == 0:  # others are not told who holds a port, and Docker and the devices seem to be broken
+        findings += _ports(plan, node, snapshot, {p: user for p, user in mine.ports.items() if p not in taken})
     short = [(m, free) for m, free in snapshot.disk_free.items() if free < NEEDED_BYTES]
     for mount, free in short:
         what = f"{mount} has {free // 1000} kB left, {NEEDED_BYTES // 1_000_000} MB are needed"
         findings.append(error("HOST-DISK", name, what, "free some space there"))
-    findings += modules.judge(plan, node, modules.parse(snapshot.sections))
+    if snapshot.readonly and snapshot.user_id == 0:
+        what = f"{' and '.join(snapshot.readonly)} cannot be written to"
+        mend = "look at dmesg for the disk's errors, and at /etc/fstab; then mount -o remount,rw"
+        findings.append(error("HOST-DISK", name, what, mend, "a disk with errors is often made read-only"))
+    if snapshot.user_id == 0:
+        findings += modules.judge(plan, node, modules.parse(snapshot.sections))
     return tuple(findings)
 
 
@@ -143,6 +154,8 @@ def _runtime(plan: Plan, node: Node, snapshot: Snapshot) -> list[Finding]:
         if unit.venv is None:
             continue
         program = f"{unit.venv}/bin/{unit.argv[0]}"
+        if program in snapshot.silent:
+            continue
         if program not in snapshot.paths:
             key = "venv" if unit.serves_model else "router_venv"
             what = f"there is no {program}"

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 
 from fleet import sharing
 from fleet.machine import clock
+from fleet.machine.bounded import bounded
 from fleet.sharing import Claims
 from fleet.topology import ROOT
 
 MARK = "@@"
+PATH_SECONDS = 15  # a share that takes longer to say whether a file is there does not answer
+ENGINE_SECONDS = 30
 _IMAGE = "{{.Id}} {{.Architecture}}{{range .RepoDigests}} {{.}}{{end}}"
 
 
@@ -39,9 +42,11 @@ class Snapshot:
     down: frozenset[str] = frozenset()  # interfaces that carry an address and are not up, or have no signal
     tools: frozenset[str] = frozenset()
     paths: frozenset[str] = frozenset()  # those that exist
+    silent: frozenset[str] = frozenset()  # those of which the host could not say it in time
     images: dict[str, str] = field(default_factory=dict)  # name -> id
     engines: dict[str, tuple[str, ...]] = field(default_factory=dict)  # venv -> distributions, and its Python
     disk_free: dict[str, int] = field(default_factory=dict)  # mount point -> bytes
+    readonly: tuple[str, ...] = ()  # folders that root cannot write to
     release: str | None = None
     systemd: bool = False
     listeners: dict[int, str] = field(default_factory=dict)  # TCP port -> control group of who holds it
@@ -56,7 +61,14 @@ def command(question: Question, more: Sequence[str] = ()) -> str:
     """The shell text that answers the question, in marked sections; ``more`` are those of ``fleet.machine``."""
     quoted = {name: " ".join(shlex.quote(v) for v in getattr(question, name)) for name in ("tools", "paths", "images")}
     venvs = " ".join(shlex.quote(v) for v in question.venvs)
+    there = 'test -e "$p" && echo "$p"'
     # fmt: off
+    engines = (
+        f"for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info "
+        "\"$v\"/lib/python3*/site-packages/ray-*.dist-info; "
+        "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; "
+        "test -x \"$v/bin/python\" && echo \"$v python-$(\"$v/bin/python\" -V 2>&1 | cut -d' ' -f2)\"; done"
+    )
     parts = [
         f"export LC_ALL=C; echo '{MARK} began'; date +%s.%N",
         f"echo '{MARK} uid'; id -u",
@@ -68,19 +80,19 @@ def command(question: Question, more: Sequence[str] = ()) -> str:
         "*) test -f $m && { head -c 300000 $m | tr -d '\\n'; echo; };; esac; done",
         f"echo '{MARK} systemd'; test -d /run/systemd/system && echo yes",
         f"echo '{MARK} tools'; for t in {quoted['tools']}; do command -v $t >/dev/null && echo $t; done",
-        f"echo '{MARK} paths'; for p in {quoted['paths']}; do test -e \"$p\" && echo \"$p\"; done",
+        f"echo '{MARK} paths'; for p in {quoted['paths']}; do {bounded(PATH_SECONDS, there)} || "
+        'case $? in (124|137) echo "? $p";; esac; done',
         f"echo '{MARK} disk'; df -Pk /etc /var 2>/dev/null",
+        f"echo '{MARK} readonly'; for d in /etc /var; do test -w $d || echo $d; done",
         f"echo '{MARK} listen'; ss -Hltnp",
-        f"echo '{MARK} owners'; ss -Hltnp | grep -o 'pid=[0-9]*' | sort -u | cut -d= -f2 | "
-        'while read -r p; do echo "$p $(tail -n 1 /proc/$p/cgroup)"; done',
-        f"echo '{MARK} engines'; for v in {venvs}; do for d in \"$v\"/lib/python3*/site-packages/vllm*.dist-info "
-        "\"$v\"/lib/python3*/site-packages/ray-*.dist-info; "
-        "do test -e \"$d\" && echo \"$v $(basename \"$d\" .dist-info)\"; done; "
-        "test -x \"$v/bin/python\" && echo \"$v python-$(\"$v/bin/python\" -V 2>&1 | cut -d' ' -f2)\"; done",
+        # With cgroup v1 a process has a group in each hierarchy; the last may be that of containerd.
+        f"echo '{MARK} owners'; ss -Hltnp | grep -o 'pid=[0-9]*' | sort -u | cut -d= -f2 | while read -r p; do "
+        'echo "$p $(grep -m 1 -e \'docker[-/][0-9a-f]\' /proc/$p/cgroup || tail -n 1 /proc/$p/cgroup)"; done',
+        f"echo '{MARK} engines'; {bounded(ENGINE_SECONDS, engines)}",
     ]
     if question.images:
         parts.append(f"echo '{MARK} images'; for i in {quoted['images']}; do "
-                     f"echo \"$i $(timeout 20 docker image inspect -f '{_IMAGE}' \"$i\" 2>/dev/null)\"; done")
+                     f"echo \"$i $(timeout -k 2 20 docker image inspect -f '{_IMAGE}' \"$i\" 2>/dev/null)\"; done")
     # fmt: on
     ends = f"echo '{MARK} ended'; date +%s.%N"
     return "; ".join([*parts, *more, ends]) + "; true"
@@ -111,11 +123,13 @@ def parse(lines: Iterable[str]) -> Snapshot:
         interfaces=interfaces,
         down=frozenset(set(interfaces.values()) - up),
         tools=frozenset(sections.get("tools", [])),
-        paths=frozenset(sections.get("paths", [])),
+        paths=frozenset(line for line in sections.get("paths", []) if line.startswith("/")),
+        silent=frozenset(line[2:] for line in sections.get("paths", []) if line.startswith("? ")),
         images={words[0]: words[1] for words in images if len(words) > 1},
         digests={w[0]: frozenset(d.rpartition("@")[2] for d in w[3:]) for w in images if len(w) > 3},
         engines={venv: tuple(found) for venv, found in engines.items()},
         disk_free=_disk(sections.get("disk", [])),
+        readonly=tuple(sections.get("readonly", [])),
         release=release[0].rpartition("/")[2] or None if release else None,
         systemd=bool(sections.get("systemd")),
         others=tuple(map(sharing.read_claims, sections.get("others", []))),

@@ -25,6 +25,7 @@ import pyinfra
 from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, PyinfraCommand
+from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.state import BaseStateCallback, State
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
@@ -138,6 +139,7 @@ class _Watcher(BaseStateCallback):
     def host_before_connect(state: State, host: Any) -> None:
         if getattr(host.data, "ssh_strict_host_key_checking", None) is None:  # pyinfra would take any new key
             host.connector.data["ssh_strict_host_key_checking"] = "yes"
+        _fail_alone(host.connector)
 
     @staticmethod
     def host_connect(state: State, host: Any) -> None:
@@ -156,6 +158,21 @@ class _Watcher(BaseStateCallback):
     def operation_end(state: State, op_hash: str) -> None:
         name, started = steps.pop()
         steps.append((name, time.monotonic() - started))
+
+
+def _fail_alone(connector: Any) -> None:
+    """A key that is not there is pyinfra's error with a traceback for each host; here one of the host alone."""
+    connect = connector.connect
+
+    def connect_or_say_why(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return connect(*args, **kwargs)
+        except ConnectError:
+            raise
+        except PyinfraError as exc:
+            raise ConnectError(str(exc)) from exc
+
+    connector.connect = connect_or_say_why
 
 
 # A host that is gone is told after this long; paramiko by itself would wait without an end.
@@ -191,6 +208,9 @@ def _count_commands(host: Any) -> None:
 def _connect_finding(name: str, text: str) -> Finding:
     """pyinfra's words for a failed connection, with what to do about it."""
     low = text.lower()
+    if "private key" in low and ("no such" in low or "invalid" in low):
+        mend = "mend ssh_key in the inventory: the path of a private key on this machine"
+        return error("HOST-LOGIN", name, "there is no such key here, or it cannot be used", mend, text)
     if "authentication" in low or "no authentication methods" in low or "private key" in low:
         mend = "set ssh_user and ssh_key, and put the public key into its authorized_keys"
         return error("HOST-LOGIN", name, "the host refuses the login", mend, text)

@@ -1,7 +1,8 @@
 """Shell text that asks a vendor's tool and cannot hang, and the reading of what came back.
 
-A tool that waits for a dead driver cannot be ended by anybody, and whoever waits for the end of its output waits with
-it: each call has its own time, and its output is read through a pipe whose reader has one too. ``rc N`` follows every
+A tool that waits for a dead driver cannot be ended by anybody, and neither can one that reads a share that is gone; a
+shell that waits for it waits with it. So each call has its own time, runs in the background, where no shell waits for
+it, and its output is read through a pipe whose reader has a time of its own. ``rc N`` follows every
 answer; 124 is no answer in time.
 """
 
@@ -15,7 +16,7 @@ from fleet.snapshot import MARK
 _PATH = "PATH=$PATH:/usr/local/bin:/usr/local/sbin:/usr/sbin:/sbin:/usr/local/Ascend/driver/tools"
 # ask SECONDS TOOL ...: 0 with an answer, whatever it says; 9 where the next question would be in vain too.
 _ASK = (
-    'ask() { s=$1; shift; o=$({ timeout -k 2 "$s" "$@" </dev/null 2>&1; echo "rc $?"; } | '
+    'ask() { s=$1; shift; o=$({ { timeout -k 2 "$s" "$@" </dev/null; echo "rc $?"; } 2>&1 & } | '
     "timeout -k 2 $((s + 3)) cat); printf '%s\\n' \"$o\"; "
     "case \"$o\" in (*'rc 124'|*'rc 137') return 9;; (*'rc '*) return 0;; (*) echo 'rc 124'; return 9;; esac; }"
 )

@@ -30,12 +30,13 @@ def parse(sections: Mapping[str, list[str]]) -> State | None:
     return npu.parse(sections) if npu.FIRST in sections else None
 
 
-def judge(plan: Plan, node: Node, state: State | None, ours: frozenset[int]) -> list[Finding]:
+def judge(plan: Plan, node: Node, state: State | None, ours: frozenset[int], serving: bool = False) -> list[Finding]:
     """What is wrong with one host's devices. ``ours`` are the processes of this plan's units and containers; those
-    on the devices are ``state.pids``."""
+    on the devices are ``state.pids``. ``serving`` is whether an engine of the plan runs: memory in use is then most
+    likely its own, also where the vendor's tool does not list what runs in a container."""
     if isinstance(state, npu.State):
-        return npu.judge(plan, node, state, ours)
-    return gpu.judge(plan, node, state, ours) if state else []
+        return npu.judge(plan, node, state, ours, serving)
+    return gpu.judge(plan, node, state, ours, serving) if state else []
 
 
 def between(plan: Plan, states: Mapping[str, State | None]) -> list[Finding]:

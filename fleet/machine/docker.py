@@ -21,6 +21,7 @@ from fleet.topology import Plan
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 # An engine's image unpacked, and beside it the layers that are being pulled.
 IMAGE_BYTES = 40_000_000_000
+NO_ANSWER = "no answer in 20 s"
 _CAN_RAISE_LIMITS = 24  # CAP_SYS_RESOURCE, as a bit
 _INFO = "{{.ServerVersion}}|{{.CgroupDriver}}|{{.DefaultRuntime}}|{{.DockerRootDir}}|{{.SecurityOptions}}"
 _CONTAINER = (
@@ -72,11 +73,15 @@ def sections(plan: Plan, node: Node) -> list[str]:
     if not scope.in_docker(plan, node):
         return []
     parts = [
-        f"echo '@@ docker'; i=$(timeout 20 docker info -f '{_INFO}' 2>&1 </dev/null); echo \"$i\"",
+        # Where it is not installed, that is told, and not that it does not answer.
+        "command -v docker >/dev/null && echo '@@ docker'; "
+        f"i=$(timeout -k 2 20 docker info -f '{_INFO}' 2>&1 </dev/null); docker_rc=$?; echo \"$i\"",
         "echo '@@ dockerroot'; df -Pk \"$(echo \"$i\" | sed -n 's/^[^|]*|[^|]*|[^|]*|\\([^|]*\\)|.*/\\1/p')\" "
         "2>/dev/null | tail -n 1",
-        "echo '@@ containers'; set -- $(timeout 20 docker ps -aq --no-trunc 2>/dev/null); "
-        f"test $# -gt 0 && timeout 20 docker inspect -f '{_CONTAINER}' \"$@\" 2>/dev/null",
+        # A daemon that gave no answer gives none to the next question either.
+        "echo '@@ containers'; test $docker_rc -lt 124 && "
+        "set -- $(timeout -k 2 20 docker ps -aq --no-trunc 2>/dev/null) && "
+        f"test $# -gt 0 && timeout -k 2 20 docker inspect -f '{_CONTAINER}' \"$@\" 2>/dev/null",
         "echo '@@ containerd'; for p in $(systemctl show -p MainPID containerd docker 2>/dev/null | "
         "sed -n 's/^MainPID=//p'); do test -r /proc/$p/limits && test $p != 0 && "
         "{ grep -e 'Max locked memory' -e 'Max open files' /proc/$p/limits; "
@@ -102,7 +107,9 @@ def parse(sections: Mapping[str, list[str]]) -> State | None:
     said = [line for line in sections["docker"] if line.count("|") == 4 and not line.startswith("|")]
     if not said:
         words = [line for line in sections["docker"] if line.strip("|[] ")]
-        return State(why_not=words[-1].strip() if words else "no answer")
+        # Where the daemon does not run, the last of them is about the form that was asked for; some say nothing else.
+        own = [line.strip() for line in words if not line.startswith("template:")]
+        return State(why_not=own[-1] if own else "its daemon does not run" if words else NO_ANSWER)
     version, driver, runtime, root, security = said[-1].split("|")
     free = " ".join(sections.get("dockerroot", [])).split()
     config = sections.get("dockerconfig", [])
@@ -160,7 +167,8 @@ def judge(plan: Plan, node: Node, state: State | None) -> list[Finding]:
     if state is None or not scope.in_docker(plan, node):
         return []
     if not state.version:
-        what, mend = "Docker does not answer", "systemctl start docker, and see journalctl -u docker there"
+        verb = "restart" if state.why_not == NO_ANSWER else "start"
+        what, mend = "Docker does not answer", f"systemctl {verb} docker, and see journalctl -u docker there"
         return [error("DOCKER-DOWN", node.name, what, mend, state.why_not)]
     return [*_daemon(plan, node, state), *_limits(plan, node, state), *_others(plan, node, state)]
 

@@ -41,7 +41,7 @@ def sections(plan: Plan, node: Node) -> list[str]:
     return gpu_table.sections() if plan.recipe.platform == "nvidia" and common.used(plan, node) else []
 
 
-def judge(plan: Plan, node: Node, state: State, ours: frozenset[int]) -> list[Finding]:
+def judge(plan: Plan, node: Node, state: State, ours: frozenset[int], serving: bool = False) -> list[Finding]:
     """What is wrong with one host's GPUs. ``ours`` are the processes of this plan's own units and containers."""
     devices = common.used(plan, node)
     if not devices:
@@ -58,7 +58,7 @@ def judge(plan: Plan, node: Node, state: State, ours: frozenset[int]) -> list[Fi
     found += _xids(node.name, gpus, state)
     found += _settings(node.name, gpus)
     found += _foreign(node.name, gpus, state, ours)
-    found += _leaked(node.name, gpus, state)
+    found += _leaked(node.name, gpus, state, serving)
     found += _memory(plan, node, state)
     return found
 
@@ -237,12 +237,13 @@ def _foreign(host: str, gpus: list[Gpu], state: State, ours: frozenset[int]) -> 
             )
 
 
-def _leaked(host: str, gpus: list[Gpu], state: State) -> Iterator[Finding]:
+def _leaked(host: str, gpus: list[Gpu], state: State, serving: bool) -> Iterator[Finding]:
     """Memory in use on a GPU without a process: an engine that died and did not give it back."""
     busy = {process.uuid for process in state.processes}
     leaks = {g.index: g.memory_used for g in gpus if g.memory_used and g.memory_used > IDLE and g.uuid not in busy}
     if leaks:
-        yield error(
+        say = warning if serving else error
+        yield say(
             "GPU-LEAK",
             host,
             f"up to {max(leaks.values())} MiB in use on {named(leaks)}, and no process there",

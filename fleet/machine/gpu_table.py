@@ -99,9 +99,9 @@ def sections() -> list[str]:
         ),
         asking.section("gpu-apps", f"{well} {smi} --query-compute-apps=gpu_uuid,pid,used_memory,name {CSV};; esac"),
         asking.section("gpu-fabric", f"{well} {smi} -q | grep -A 2 -e '^GPU ' -e Fabric;; esac"),
-        asking.section("gpu-module", "timeout 5 cat /proc/driver/nvidia/version 2>/dev/null"),
+        asking.section("gpu-module", "timeout -k 2 5 cat /proc/driver/nvidia/version 2>/dev/null"),
         asking.section("gpu-manager", f"{asking.have('nv-fabricmanager')} && ask 10 nv-fabricmanager --version"),
-        asking.section("gpu-manager-unit", "timeout 10 systemctl is-active nvidia-fabricmanager 2>/dev/null"),
+        asking.section("gpu-manager-unit", "timeout -k 2 10 systemctl is-active nvidia-fabricmanager 2>/dev/null"),
         asking.section("gpu-switches", "ls -d /dev/nvidia-nvswitchctl /proc/driver/nvidia-nvswitch 2>/dev/null"),
         asking.section("gpu-xid", f"{log} | grep -a -o 'NVRM: Xid ([^)]*): [0-9]*' | sort -u | tail -n 200"),
     ]

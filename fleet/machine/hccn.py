@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.findings import Finding, error, warning
 from fleet.machine import asking
@@ -92,6 +92,9 @@ def parse(sections: Mapping[str, list[str]]) -> tuple[bool | None, str | None, d
     ports = {
         index: _port({question: "\n".join(its) for question, its in its.items()}) for index, its in answers.items()
     }
+    if not trouble and ports and all(replace(port, gateway=None) == Port() for port in ports.values()):
+        word = next((line for line in asking.said(lines) if not line.startswith("-- ")), "nothing")
+        trouble = f"hccn_tool's answer is not understood: {word[:80]}"
     return bool(sections.get("npu-hccn-conf")), trouble, ports
 
 

@@ -51,7 +51,7 @@ def judge(plan: Plan, node: Node, machine: Machine) -> list[Finding]:
         *network.walled(plan, node, machine.network, machine.host.active or frozenset()),
         *docker.judge(plan, node, machine.docker),
         *weights.judge(plan, node, machine.weights),
-        *devices.judge(plan, node, machine.devices, ours),
+        *devices.judge(plan, node, machine.devices, ours, owners.serving(plan, node, machine.owners)),
     ]
 
 

@@ -18,6 +18,11 @@ from fleet.inventory import Node, span
 from fleet.machine import scope
 from fleet.topology import Plan
 
+# A rule for all TCP that comes from some address or by some interface.
+_WIDE = re.compile(
+    r"-A INPUT(?: -s (?P<source>\S+))?(?: -i (?P<entry>\S+))?(?: -p tcp)?(?: -m tcp)?"
+    r"(?: -m comment --comment (?:\"[^\"]*\"|\S+))?"
+)
 BINDING = ("GLOO_SOCKET_IFNAME", "VLLM_HOST_IP")
 
 
@@ -41,14 +46,15 @@ def sections(plan: Plan, node: Node) -> list[str]:
     if not scope.works_with_others(plan, node):
         return []
     return [
-        "echo '@@ name'; uname -n; getent ahosts \"$(uname -n)\" 2>/dev/null | awk '!s[$1]++ {print $1}'",
+        "echo '@@ name'; uname -n; timeout -k 2 20 getent ahosts \"$(uname -n)\" 2>/dev/null | "
+        "awk '!s[$1]++ {print $1}'",
         "echo '@@ portrange'; cat /proc/sys/net/ipv4/ip_local_port_range",
         "echo '@@ reserved'; cat /proc/sys/net/ipv4/ip_local_reserved_ports",
         "echo '@@ firewall'; grep -qs '^ENABLED=yes' /etc/ufw/ufw.conf && echo ufw; "
         # Where none of these is there, the kernel filters nothing, and asking would load its filters.
         "if ls -d /sys/module/nf_tables /proc/sys/net/netfilter/nf_conntrack_max /proc/net/nf_conntrack 2>/dev/null | "
         "grep -q . || grep -qs filter /proc/net/ip_tables_names; then "
-        "timeout 5 iptables -S INPUT 2>/dev/null | head -n 200; timeout 5 nft list chains 2>/dev/null | "
+        "timeout -k 2 5 iptables -S INPUT 2>/dev/null | head -n 200; timeout -k 2 5 nft list chains 2>/dev/null | "
         'awk \'/^table/ {t = $2 " " $3} /hook input.*policy drop/ {print "nft " t}\'; fi',
     ]
 
@@ -101,7 +107,10 @@ def judge(plan: Plan, node: Node, state: State) -> list[Finding]:
 
 
 def _name(plan: Plan, node: Node, state: State) -> Iterable[Finding]:
-    if not state.name_is or not all(_is_loopback(a) for a in state.name_is):
+    if not state.name_is:
+        return
+    if not all(_is_loopback(a) for a in state.name_is):
+        yield from _foreign_name(node, state)
         return
     open_units = [u.name for u in scope.engines(plan, node) if not all(u.env.get(key) for key in BINDING)]
     what = f"the host's own name {state.name} resolves to {', '.join(state.name_is)}"
@@ -111,6 +120,16 @@ def _name(plan: Plan, node: Node, state: State) -> Iterable[Finding]:
         yield error("NET-LOOPBACK", node.name, what, mend, why, "vllm issue 7074")
     else:
         why = "what goes by the name instead of the plan's address tells its peers to call themselves"
+        yield warning("NET-LOOPBACK", node.name, what, mend, why, "vllm issue 7074")
+
+
+def _foreign_name(node: Node, state: State) -> Iterable[Finding]:
+    """The name of a host that was cloned or has moved, in /etc/hosts or DNS."""
+    here = {address for address, _ in state.interfaces}
+    if node.address in here and not any(a in here or _is_loopback(a) or a.startswith("fe80:") for a in state.name_is):
+        what = f"the host's own name {state.name} resolves to {', '.join(state.name_is)}, which is not its own"
+        mend = f"give {state.name} the address {node.address} in /etc/hosts"
+        why = "what goes by the name cannot listen there, and tells its peers to call another machine"
         yield warning("NET-LOOPBACK", node.name, what, mend, why, "vllm issue 7074")
 
 
@@ -140,8 +159,9 @@ def walled(plan: Plan, node: Node, state: State, active: frozenset[str]) -> list
     walls = ["firewalld"] if "firewalld" in active else []
     walls += ["ufw"] if "ufw" in state.walls else []
     peers = [n.address for n in plan.fleet.nodes if n is not node and scope.engines(plan, n)]
-    if "-P INPUT DROP" in state.walls and not all(_let_in(state.walls, peer) for peer in peers):
-        walls.append("iptables, whose INPUT chain drops")
+    name = interface_of(node, state)
+    if not all(_let_in(state.walls, peer, name) for peer in peers):
+        walls.append("iptables, whose INPUT chain refuses")
     # "ip filter" is what iptables shows too.
     walls += [f"nftables, {wall[4:]}" for wall in state.walls if re.match("nft (?!ip filter$)", wall)]
     if not walls or not scope.works_with_others(plan, node):
@@ -153,13 +173,21 @@ def walled(plan: Plan, node: Node, state: State, active: frozenset[str]) -> list
     return [warning("NET-FIREWALL", node.name, what, mend, why, "HCCL fault guide, EI0015")]
 
 
-def _let_in(rules: Iterable[str], address: str) -> bool:
-    """Whether a rule of iptables accepts everything that comes from an address (or from everywhere)."""
+def _let_in(rules: Iterable[str], address: str, interface: str | None) -> bool:
+    """Whether the INPUT chain of iptables lets all TCP come from an address: what matches first counts, and what no
+    rule matches is up to the policy. A rule that asks for anything else neither lets all in nor keeps all out."""
+    verdict = True
     for rule in rules:
-        match = re.fullmatch(r"-A INPUT (?:-s (\S+) )?-j ACCEPT", rule)
-        if match and _holds(match[1] or "0.0.0.0/0", address):
-            return True
-    return False
+        chain, target = rule.partition(" -j ")[::2]
+        if rule.startswith("-P INPUT "):
+            verdict = rule == "-P INPUT ACCEPT"
+        elif chain == "-A INPUT" and target.split(" ")[0] in ("DROP", "REJECT"):
+            return False
+        elif target == "ACCEPT" and (match := _WIDE.fullmatch(chain)):
+            source, entry = match["source"] or "0.0.0.0/0", match["entry"] or interface
+            if entry == interface and _holds(source, address):
+                return True
+    return verdict
 
 
 def _holds(network: str, address: str) -> bool:

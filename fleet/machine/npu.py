@@ -56,7 +56,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
     return npu_table.parse(sections, *hccn.parse(sections))
 
 
-def judge(plan: Plan, node: Node, state: State, ours: frozenset[int]) -> list[Finding]:
+def judge(plan: Plan, node: Node, state: State, ours: frozenset[int], serving: bool = False) -> list[Finding]:
     """What is wrong with one host's NPUs. ``ours`` are the processes of this plan's own units and containers."""
     devices = common.used(plan, node)
     if not devices:
@@ -71,7 +71,7 @@ def judge(plan: Plan, node: Node, state: State, ours: frozenset[int]) -> list[Fi
         found.append(_missing(node.name, missing, state))
     found += _health(node.name, devices, state)
     found += _foreign(node.name, devices, state, ours)
-    found += _leaked(node.name, devices, state)
+    found += _leaked(node.name, devices, state, serving)
     found += npu_versions.judge(plan, node, state)
     found += _memory(plan, node, state)
     if common.together(plan, node):
@@ -182,7 +182,7 @@ def _foreign(host: str, devices: tuple[int, ...], state: State, ours: frozenset[
             )
 
 
-def _leaked(host: str, devices: tuple[int, ...], state: State) -> Iterator[Finding]:
+def _leaked(host: str, devices: tuple[int, ...], state: State, serving: bool) -> Iterator[Finding]:
     """Memory in use on a device without a process: an engine that died and did not give it back."""
     busy = {p.index for p in state.processes}
     leaks = {}
@@ -191,7 +191,8 @@ def _leaked(host: str, devices: tuple[int, ...], state: State) -> Iterator[Findi
         if chip and chip.hbm_used is not None and chip.hbm_used > IDLE and index not in busy:
             leaks[index] = chip.hbm_used
     if leaks:
-        yield error(
+        say = warning if serving else error
+        yield say(
             "NPU-LEAK",
             host,
             f"up to {max(leaks.values())} MB in use on {named(leaks)}, and no process there",

@@ -69,3 +69,9 @@ def processes(plan: Plan, node: Node, state: State) -> frozenset[int]:
     """Ids of the processes that are ours."""
     units = own_units(plan, node, state)
     return frozenset(pid for group, pids in state.groups.items() if is_ours(group, units, state) for pid in pids)
+
+
+def serving(plan: Plan, node: Node, state: State) -> bool:
+    """Whether an engine of the plan runs on the host, or is just being started."""
+    engines = frozenset(unit.name for unit in plan.units_of(node.name) if unit.serves_model)
+    return any(pids and is_ours(group, engines, state) for group, pids in state.groups.items())

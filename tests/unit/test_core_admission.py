@@ -354,3 +354,27 @@ def plan_for(name: str) -> Plan:
 def lines(inventory: str, host: str, seen: Snapshot) -> list[str]:
     made = plan_for(inventory)
     return [f.line() for f in judge(made, made.fleet.node(host), seen)]
+
+
+def test_weights_on_a_share_that_is_gone_are_not_called_missing() -> None:
+    path = next(iter(p for p in LAB.paths if p.endswith("config.json")))
+    (line,) = lines("lab", "lab-0", replace(LAB, paths=LAB.paths - {path}, silent=frozenset({path})))
+    assert line.startswith(f"error: lab-0: {path} gives no answer in 15 s (") and line.endswith("[HOST-MOUNT]")
+    program = next(iter(LAB.paths - {path}))
+    (line,) = lines("lab", "lab-0", replace(LAB, paths=LAB.paths - {program}, silent=frozenset({program})))
+    assert program in line and line.endswith("[HOST-MOUNT]")
+
+
+def test_a_disk_that_was_made_read_only_is_told() -> None:
+    assert lines("lab", "lab-0", replace(LAB, readonly=("/etc", "/var"))) == [
+        "error: lab-0: /etc and /var cannot be written to (a disk with errors is often made read-only); look at dmesg "
+        "for the disk's errors, and at /etc/fstab; then mount -o remount,rw [HOST-DISK]"
+    ]
+
+
+def test_without_root_nothing_is_said_that_only_root_can_see() -> None:
+    held = dict.fromkeys((8000, 12347), "")
+    sections = {"uid": ["1000"], "docker": ["permission denied"], "npu": ["dcmi: ret is -8005", "rc 1"]}
+    seen = replace(A3, user_id=1000, listeners=held, readonly=("/etc",), sections=sections)
+    plan = plan_for("a3-pd")
+    assert {f.rule for f in judge(plan, plan.fleet.nodes[0], seen)} <= {"HOST-ROOT", "NET-ADDRESS"}

@@ -6,11 +6,12 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from fleet.snapshot import Question, Snapshot, command, parse
+from fleet.snapshot import PATH_SECONDS, Question, Snapshot, command, parse
 
 ANSWER = """\
 @@ uid
@@ -208,3 +209,28 @@ def test_names_are_quoted() -> None:
 def run(text: str) -> list[str]:
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
+
+
+def test_a_container_of_cgroup_v1_is_known_by_its_own_group(tmp_path: Path) -> None:
+    """Ubuntu 20.04: of a container's groups the last one is containerd's."""
+    (tmp_path / "71").mkdir()
+    groups = "2:memory:/docker/4bc9f2aa77cc\n1:name=systemd:/docker/4bc9f2aa77cc\n0::/system.slice/containerd.service\n"
+    (tmp_path / "71/cgroup").write_text(groups)
+    (tmp_path / "72").mkdir()
+    (tmp_path / "72/cgroup").write_text("1:name=systemd:/system.slice/a.service\n0::/system.slice/a.service\n")
+    held = {8000: 71, 9000: 72}
+    said = "".join(f'LISTEN 0 9 0.0.0.0:{p} 0.0.0.0:* users:(("a",pid={held[p]},fd=3))\n' for p in held)
+    (tmp_path / "ss").write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
+    (tmp_path / "ss").chmod(0o755)
+    text = f"PATH={tmp_path}:$PATH; " + command(Question()).replace("/proc/$p", f"{tmp_path}/$p")
+    assert parse(run(text)).listeners == {8000: "/docker/4bc9f2aa77cc", 9000: "/system.slice/a.service"}
+
+
+def test_a_path_that_gives_no_answer_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    question = Question(paths=(str(tmp_path / "here"), "/nope", "/gone/config.json"))
+    text = 'test() { case $2 in (/gone*) exec sleep 20;; esac; [ "$@" ]; }; ' + command(question)
+    begin = time.monotonic()
+    seen = parse(run(text.replace(f"timeout -k 2 {PATH_SECONDS} ", "timeout 1 ")))
+    assert time.monotonic() - begin < 10
+    assert (seen.paths, seen.silent) == ({str(tmp_path / "here")}, {"/gone/config.json"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.machine import gpu, gpu_table, xid
+from fleet.machine import devices, gpu, gpu_table, xid
 from fleet.topology import Plan
 from lab.scenario import scenario
 from tests.unit.answers import ask, judge, lines, state_of
@@ -287,3 +287,11 @@ def test_garbage_is_read_without_a_traceback(answer: list[str]) -> None:
         state = gpu.parse(sections)
         gpu.judge(plan, plan.fleet.node("a"), state, frozenset())
         gpu.between(plan, {"a": state})
+
+
+def test_memory_in_use_while_our_engine_runs_refuses_no_second_run() -> None:
+    plan = plan_of()
+    node = plan.fleet.node("a")
+    state = state_of(plan, node, changes={"a": device(7, memory_used=70600)})
+    found = devices.judge(plan, node, state, frozenset(), serving=True)
+    assert [(f.rule, f.severity) for f in found] == [("GPU-LEAK", "warning")]

@@ -88,6 +88,9 @@ def test_the_whole_question_is_quiet_and_answered_by_any_machine(inventory: str)
 # ---- each rule: the fault of one host, and the one line about it
 
 
+REJECT = "-A INPUT -j REJECT --reject-with icmp-host-prohibited"
+
+
 def change(**sections: list[str]) -> Callable[[Answer], None]:
     return lambda answered: answered.update(sections)
 
@@ -114,9 +117,31 @@ FAULTS: dict[str, tuple[tuple[str, str], Callable[[Answer], None], str]] = {
     "firewall": (
         DECODE,
         change(firewall=["ufw", "-P INPUT DROP", "-A INPUT -i lo -j ACCEPT", "nft ip filter", "nft inet firewall"]),
-        "warning: 10.10.0.12: a firewall refuses connections here (ufw, iptables, whose INPUT chain drops, nftables, "
+        "warning: 10.10.0.12: a firewall refuses connections here (ufw, iptables, whose INPUT chain refuses, nftables, "
         "inet firewall) (with port 22 alone open everything looks well until the engines call each other); let the "
         "fleet's hosts reach TCP ports 7390, 8000, 13390, 30100-30131, 60000-60031, and waive this rule [NET-FIREWALL]",
+    ),
+    "firewall of RHEL and openEuler": (
+        DECODE,
+        change(
+            firewall=[
+                "-P INPUT ACCEPT",
+                "-A INPUT -i lo -j ACCEPT",
+                "-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT",
+                REJECT,
+                "-A INPUT -s 10.10.0.0/24 -j ACCEPT",
+            ]
+        ),
+        "warning: 10.10.0.12: a firewall refuses connections here (iptables, whose INPUT chain refuses) (with port 22 "
+        "alone open everything looks well until the engines call each other); let the fleet's hosts reach TCP ports "
+        "7390, 8000, 13390, 30100-30131, 60000-60031, and waive this rule [NET-FIREWALL]",
+    ),
+    "the name of another machine": (
+        DECODE,
+        change(name=["atlas-2", "10.99.0.1"]),
+        "warning: 10.10.0.12: the host's own name atlas-2 resolves to 10.99.0.1, which is not its own (what goes by "
+        "the name cannot listen there, and tells its peers to call another machine); give atlas-2 the address "
+        "10.10.0.12 in /etc/hosts [NET-LOOPBACK]",
     ),
     "no clock": (
         DECODE,
@@ -244,6 +269,9 @@ def test_a_fault_is_told_in_one_line(name: str) -> None:
         change(name=["atlas-2"]),  # does not resolve at all
         change(firewall=["-P INPUT ACCEPT", "-A INPUT -s 192.0.2.9/32 -j DROP"]),
         change(firewall=["-P INPUT DROP", "-A INPUT -s 10.10.0.0/24 -j ACCEPT", "nft ip filter"]),
+        change(firewall=["-P INPUT DROP", "-A INPUT -i eth0 -j ACCEPT"]),
+        change(firewall=["-P INPUT ACCEPT", "-A INPUT -s 10.10.0.0/24 -p tcp -j ACCEPT", REJECT]),
+        change(name=["atlas-2", "fe80::1%eth0"]),
         change(host=["arch x86_64", "container"], services=["inactive"] * 9),  # its clock is the outer machine's
         change(services=[]),  # not told
         change(containers=[container("stopped", "/dev/davinci3 ").replace("|true|", "|false|", 1)]),
@@ -419,6 +447,9 @@ def test_processes_and_ports_of_our_units_and_containers_are_ours() -> None:
         }
     )
     assert owners.processes(plan, node, state) == {10, 11, 20, 21, 30}
+    assert owners.serving(plan, node, state)
+    others = replace(state, groups={g: its for g, its in state.groups.items() if not {*its} & {10, 20, 30}})
+    assert others.groups and not owners.serving(plan, node, others), "another service's engine, and one by hand"
 
 
 def test_a_second_look_at_a_running_host_finds_nothing_foreign() -> None:
@@ -476,7 +507,21 @@ def test_a_docker_that_hangs_is_left_after_a_while(tmp_path: Path) -> None:
     tool(tmp_path, "timeout", "exit 124")
     plan = plan_for("h100")
     state = docker.parse(ask(docker.sections(plan, plan.fleet.nodes[0]), tmp_path))
-    assert state == docker.State(why_not="no answer")
+    assert state == docker.State(why_not="no answer in 20 s")
+
+
+def test_a_docker_that_is_stopped_says_why_in_its_own_words() -> None:
+    words = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    form = 'template: :1:2: executing "" at <.ServerVersion>: nil pointer'
+    assert docker.parse({"docker": [words, form]}) == docker.State(why_not=words)
+    assert docker.parse({"docker": [form]}) == docker.State(why_not="its daemon does not run")
+
+
+def test_a_docker_that_is_not_installed_is_not_called_broken(tmp_path: Path) -> None:
+    plan = plan_for("h100")
+    text = "; ".join(docker.sections(plan, plan.fleet.nodes[0]))
+    done = subprocess.run(["/bin/sh", "-c", text], capture_output=True, text=True, env={"PATH": str(tmp_path)})
+    assert docker.parse(dict(parse(["@@ uid", "0", *done.stdout.splitlines()]).sections)) is None
 
 
 def test_firewalls_and_names_are_asked_in_a_form_that_is_read(tmp_path: Path) -> None:
@@ -555,6 +600,32 @@ def test_pointers_and_missing_files_are_told(model: Path) -> None:
         "and 1 more",
         "lacks model-00003-of-00003.safetensors",
     ]
+
+
+def test_what_only_looks_like_a_shard_hides_no_shard_and_holds_nobody_up(model: Path) -> None:
+    (model / "a.safetensors").mkdir()
+    (model / "my model.safetensors").touch()
+    assert weights_of(model.parents[1])[1] == []
+    os.mkfifo(model / "b.safetensors")
+    shard(model / "model-00002-of-00003.safetensors", 5000 // 2)
+    (said,) = weights_of(model.parents[1])[1]
+    assert said.startswith("has files that are cut short: b.safetensors (0 bytes)") and said.endswith(", and 1 more")
+
+
+def test_the_index_of_another_form_of_the_weights_asks_for_nothing(model: Path) -> None:
+    other = model / "consolidated.safetensors.index.json"
+    other.write_text('{"weight_map": {"a": "consolidated-00001-of-00002.safetensors"}}')
+    assert weights_of(model.parents[1])[1] == []
+    (model / "model.safetensors.index.json").unlink()
+    assert weights_of(model.parents[1])[1] == ["lacks consolidated-00001-of-00002.safetensors"]
+
+
+def test_weights_that_give_no_answer_are_told_and_not_judged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "SECONDS", 1)
+    (model / "model.safetensors.index.json").unlink()
+    os.mkfifo(model / "model.safetensors.index.json")
+    state, said = weights_of(model.parents[1])
+    assert state.late and said == [f"the files in {model} were not looked at in 1 s"]
 
 
 def test_a_folder_without_weights_says_how_much_room_there_is(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ Most plans here use two devices of each host, which is what is then asked for.
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -434,6 +436,23 @@ def test_a_tool_that_hangs_does_not_hang_the_snapshot(tmp_path: Path) -> None:
     assert asking.late(said["deaf"])
 
 
+def test_a_tool_that_nobody_can_end_is_left_behind(tmp_path: Path) -> None:
+    real = shutil.which("timeout")
+    (tmp_path / "timeout").write_text(f'#!/bin/sh\ncase "$*" in (*cat) exec {real} "$@";; esac\nexec sleep 20\n')
+    (tmp_path / "timeout").chmod(0o755)
+    begin = time.monotonic()
+    text = f'{ASKING}; ask 0 npu-smi info; echo "said $?"'
+    done = subprocess.run(["sh", "-c", text], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, capture_output=True,
+                          text=True)  # fmt: skip
+    assert (done.stdout.split("\n"), done.stderr) == (["", "rc 124", "said 9", ""], "")
+    assert time.monotonic() - begin < 10
+
+
+def test_an_answer_of_hccn_tool_that_is_not_understood_is_told() -> None:
+    rubbish = {"npu-hccn": ["-- 0 link", "rubbish", "rc 0", "-- 0 net_health", "rc 0"]}
+    assert hccn.parse(rubbish)[1] == "hccn_tool's answer is not understood: rubbish"
+
+
 def test_no_answer_in_time_is_told() -> None:
     plan = single("ascend-a2")
     found = npu.judge(plan, plan.fleet.node("a"), npu.parse({"npu": ["rc 137"], "npu-install": INSTALLED}), frozenset())
@@ -464,3 +483,12 @@ def test_what_the_tool_says_besides_its_table_hides_no_chip() -> None:
     plan = single("ascend-a2")
     found = npu.judge(plan, plan.fleet.node("a"), said, frozenset([485946]))
     assert [f.rule for f in found] == ["NPU-MEMORY"]
+
+
+def test_memory_in_use_while_our_engine_runs_refuses_no_second_run() -> None:
+    """A tool that does not list what runs in a container shows its memory without a process."""
+    plan = single("ascend-a2")
+    node = plan.fleet.node("a")
+    state = state_of(plan, node, changes={"a": device(1, hbm_used=51200)})
+    found = devices.judge(plan, node, state, frozenset(), serving=True)
+    assert [(f.rule, f.severity) for f in found] == [("NPU-LEAK", "warning")]
