@@ -5,6 +5,7 @@ A person writes each number once; ``fleet.plan`` derives what follows from it. U
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import re
 from functools import cached_property
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fleet import FILES, yamlfile
 from fleet.findings import FleetError, error
+from fleet.flags.table import human_readable_int
 
 PlatformName = Literal["ascend-a2", "ascend-a3", "nvidia", "cpu"]
 RoleName = Literal["serve", "prefill", "decode"]
@@ -237,8 +239,14 @@ class Role(Shared):
 
     @property
     def max_model_len(self) -> int | None:
+        """--max-model-len in tokens, also where it is written as the engine reads it (128k); None where it is open."""
         value = self.args.get("max-model-len", self.args.get("max_model_len"))
-        return value if isinstance(value, int) else None
+        if isinstance(value, str):
+            try:
+                value = human_readable_int(value)
+            except (ValueError, argparse.ArgumentTypeError):  # told as a wrong kind
+                return None
+        return value if isinstance(value, int) and value is not True and value > 0 else None
 
     @property
     def world_size(self) -> int:

@@ -25,7 +25,7 @@ def context_beyond_yarn(plan: Plan) -> Iterator[Finding]:
     0.30 on it takes max_position_embeddings as the overrides give it. The variable turns the refusal into a warning.
     """
     for instance in plan.instances:
-        wanted = look.context(instance.spec)
+        wanted = instance.spec.max_model_len
         limit = engine.yarn_context(plan.recipe.model, instance.spec)
         given = look.overrides(instance.spec).get("max_position_embeddings")
         if wanted and limit and wanted > limit:
@@ -55,7 +55,7 @@ def context_beyond_model(plan: Plan) -> Iterator[Finding]:
     """The context asked for is longer than the model's own, and nothing extends it."""
     own = plan.recipe.model.max_position_embeddings
     for instance in plan.instances:
-        wanted = look.context(instance.spec)
+        wanted = instance.spec.max_model_len
         if wanted and wanted > own and instance.spec.yarn is None and not _extends(look.overrides(instance.spec)):
             allowed = look.on(instance.spec.env.get(ALLOW))
             factor = -(-wanted // own)

@@ -49,7 +49,7 @@ def batches(plan: Plan) -> Iterator[Finding]:
         if isinstance(seqs, int) and tokens < seqs:
             what = f"--max-num-batched-tokens {tokens} is less than --max-num-seqs {seqs}"
             yield line.fault("ARG-TOGETHER", what, f"set max-num-batched-tokens to {seqs} or more", REFUSES)
-        context = look.context(instance.spec)
+        context = instance.spec.max_model_len
         if values.get("enable_chunked_prefill") is False and context is not None and tokens < context:
             what = f"--max-num-batched-tokens {tokens} is less than --max-model-len {context}, without chunked prefill"
             mend = f"leave no-enable-chunked-prefill out, or set max-num-batched-tokens to {context}"

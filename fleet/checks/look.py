@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packaging.version import Version
 
-from fleet.flags.table import human_readable_int
 from fleet.recipe import Role
 from fleet.topology import Instance, Plan, Unit
 
@@ -49,17 +47,6 @@ def number(value: object) -> int | None:
         return int(str(value))
     except ValueError:
         return None
-
-
-def context(spec: Role) -> int | None:
-    """--max-model-len in tokens, also where it is written as the engine reads it: 128k; None where it is not told."""
-    value = spec.args.get("max-model-len")
-    if isinstance(value, str):
-        try:
-            value = human_readable_int(value)
-        except (ValueError, argparse.ArgumentTypeError):
-            return None
-    return value if isinstance(value, int) and value is not True and value > 0 else None
 
 
 def overrides(spec: Role) -> dict[str, Any]:

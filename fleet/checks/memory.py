@@ -72,7 +72,7 @@ def context_does_not_fit(plan: Plan) -> Iterator[Finding]:
             continue
         if LATENT.search(model.name):
             continue
-        context = look.context(spec) or model.max_position_embeddings
+        context = spec.max_model_len or model.max_position_embeddings
         batched = look.number(spec.args.get("max-num-batched-tokens")) or look.DEFAULT_BATCHED_TOKENS
         needs = sizes.need(plan.recipe, spec, envs[instance.name], context, batched)
         if _room(plan, instance, memory) < 0 or needs.total <= _usable(plan, instance, memory):

@@ -54,7 +54,7 @@ def contexts(plan: Plan) -> Iterator[Finding]:
     sides = _sides(plan)
     if sides is None:
         return
-    ours, theirs = (look.context(side.spec) or plan.recipe.model.max_position_embeddings for side in sides)
+    ours, theirs = (side.spec.max_model_len or plan.recipe.model.max_position_embeddings for side in sides)
     if theirs < ours:
         yield warning(
             "TRANSFER-CONTEXT",

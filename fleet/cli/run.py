@@ -76,6 +76,7 @@ def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
     """The check that the deploy would make too, here before pyinfra starts."""
     from fleet.checks import check_plan
     from fleet.cli.main import EXIT_ERRORS
+    from fleet.folding import fold
     from tasks.guard import overrides, plan_of
     from tasks.show import show
 
@@ -84,7 +85,8 @@ def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
         show(findings)
         sys.exit(EXIT_ERRORS)
     if not quiet:
-        click.echo(f"{inventory}: checked, {len(findings)} warnings", err=True)
+        count = len(fold(findings))
+        click.echo(f"{inventory}: checked, {count} warning{'s' * (count != 1)}", err=True)
 
 
 def _confirm(json_output: bool) -> None:

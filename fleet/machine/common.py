@@ -109,7 +109,7 @@ def tight(plan: Plan, node: Node, memory: Mapping[int, int | None]) -> tuple[str
         if counted and smallest > 0.97 * counted * sizes.MIB_PER_GB[platform]:
             continue
         share, _ = sizes.weights(plan.recipe.model, instance.spec)
-        part = look.fraction(instance.spec.args.get("gpu-memory-utilization"), look.DEFAULT_UTILISATION)
+        part = look.utilisation(plan.recipe.engine.version, instance.spec)
         usable = sizes.usable(smallest / 1024, part, platform)
         if usable - share < LEAST_ROOM:
             said = f"the weights take {share:.1f} GiB of the {usable:.1f} GiB that the engine may use on each device"

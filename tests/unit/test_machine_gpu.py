@@ -144,7 +144,7 @@ BROKEN: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str, str]]] =
     ),
     "GPUs too small": (
         device("*", name="NVIDIA A100-SXM4-40GB", memory_total=40960), {},
-        ("GPU-MEMORY", "error", "the weights take 54.7 GiB of the 36.0 GiB that the engine may use on each device"),
+        ("GPU-MEMORY", "error", "the weights take 54.7 GiB of the 36.8 GiB that the engine may use on each device"),
     ),
 }  # fmt: skip
 
