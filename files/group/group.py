@@ -178,8 +178,10 @@ def why_not(me, peer, answer):
 def meet(me, peers, pool):
     """Wait until every member sees every other; the tokens of those met, or None when told to stop."""
     told, when, begin = None, 0.0, time.time()
+    absent = {}  # since when a member's unit does not run
     while not me.stopping:
         answers = list(pool.map(ask, peers))
+        absent = {p[0]: absent.get(p[0], time.time()) for p, a in zip(peers, answers) if a == "refused"}
         missing = [reason for reason in (why_not(me, p, a) for p, a in zip(peers, answers)) if reason]
         if missing:
             me.proposal = ""
@@ -201,7 +203,7 @@ def meet(me, peers, pool):
         if missing != told or time.monotonic() - when > REMIND_SECONDS:
             if told is not None or not all("does not see all yet" in reason for reason in missing):
                 say("waiting for " + "; ".join(missing))
-            note("waiting", begin, "; ".join(missing))
+            note("waiting", min(absent.values()) if absent else begin, "; ".join(missing))
             told, when = missing, time.monotonic()
         me.event.wait(POLL_SECONDS)
     return None

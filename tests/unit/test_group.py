@@ -266,6 +266,18 @@ def test_members_with_other_settings_are_waited_for(net: Net) -> None:
     assert a.engine() == b.engine() == c.engine()
 
 
+def test_a_member_that_stops_late_has_not_been_away_all_the_time(net: Net) -> None:
+    """A run gives up on a member whose unit does not run for a minute; stopping may take longer than that."""
+    a = net.start("a", "sleep", "30")
+    others = [net.start(name, "sleep", "30", settings="ba9876543210") for name in ("b", "c")]
+    until(lambda: a.state()[2] == "b has other settings; c has other settings")
+    begin = int(a.state()[1])
+    time.sleep(2.1)
+    others[1].process.terminate()
+    until(lambda: a.state()[2] == "b has other settings; c: its unit does not run")
+    assert int(a.state()[1]) >= begin + 2
+
+
 @pytest.mark.parametrize("order", ["abc", "cba"])
 def test_where_one_sees_only_one_of_two_others_nobody_starts(net: Net, order: str) -> None:
     """b does not reach c; a and c reach all."""
