@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 
-from fleet.findings import Finding, warning
+from fleet.findings import Finding, error, warning
 from fleet.inventory import Node
 from fleet.machine import scope
 from fleet.topology import Plan, platform_of
@@ -19,6 +20,7 @@ TIME_SERVICES = ("chronyd", "chrony", "systemd-timesyncd", "ntpd", "ntp", "ntpse
 SERVICES = (*TIME_SERVICES, "firewalld")
 # vLLM's API server wants this many open files for itself.
 OPEN_FILES = 65535
+NO_KEY = sha256(b"").hexdigest()
 UNLIMITED = -1
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -28,6 +30,8 @@ class State:
     """Sizes in bytes; None where the host did not tell. Limits are systemd's own for services, -1 for none."""
 
     arch: str = ""
+    machine: str = ""  # /etc/machine-id
+    key: str = ""  # of SSH, as a hash
     in_container: bool = False
     shm: int | None = None
     hugepages: int | None = None
@@ -42,6 +46,8 @@ def sections(plan: Plan, node: Node) -> list[str]:
     """What needs no daemon but systemd."""
     parts = [
         "echo '@@ host'; echo \"arch $(uname -m)\"; test -e /run/systemd/container && echo container; "
+        "sed 's/^/machine /' /etc/machine-id 2>/dev/null; "
+        "cat /etc/ssh/ssh_host_*_key.pub 2>/dev/null | cut -d ' ' -f 1,2 | sort | sha256sum | sed 's/^/key /'; "
         "sed -n 's/^HugePages_Total: */hugepages /p' /proc/meminfo; df -Pk /dev/shm 2>/dev/null | sed -n '2s/^/shm /p'",
         f"echo '@@ services'; systemctl is-active {' '.join(SERVICES)} 2>/dev/null",
     ]
@@ -63,6 +69,8 @@ def parse(sections: Mapping[str, list[str]]) -> State:
     states = sections.get("services", [])
     return State(
         arch=said.get("arch", ""),
+        machine=said.get("machine", ""),
+        key=said.get("key", "").partition(" ")[0].replace(NO_KEY, ""),
         in_container="container" in said,
         shm=int(shm[1]) * 1024 if len(shm) > 2 and shm[1].isdigit() else None,
         hugepages=int(said["hugepages"]) if said.get("hugepages", "").isdigit() else None,
@@ -134,6 +142,30 @@ def _native(plan: Plan, node: Node, state: State) -> list[Finding]:
         found.append(
             warning("HOST-NCCL", name, what, "move what is wanted into the recipe's env, remove the file", why)
         )
+    return found
+
+
+def between(plan: Plan, states: Mapping[str, State]) -> list[Finding]:
+    """Two names of one machine, and machines that were cloned with what should tell them apart."""
+    found = []
+    seen: dict[tuple[str, str], str] = {}
+    keys: dict[str, str] = {}
+    for name in (node.name for node in plan.fleet.nodes if node.name in states):
+        state = states[name]
+        if not state.key:
+            continue
+        first = keys.setdefault(state.key, name)
+        same = seen.setdefault((state.machine, state.key), name)
+        if same != name and state.machine:
+            what = f"this is the same machine as {same}, or a copy of it with its machine-id and SSH keys"
+            why = "both would be given the same devices and ports"
+            mend = "take one name out of the inventory; on a copy: systemd-machine-id-setup, ssh-keygen -A"
+            found.append(error("HOST-TWICE", name, what, mend, why))
+        elif first != name:
+            what = f"it has the SSH host keys of {first}"
+            why = "whoever has the key of one host can pose as the other"
+            mend = "remove /etc/ssh/ssh_host_*, run ssh-keygen -A, and put the new keys into known_hosts"
+            found.append(warning("HOST-TWICE", name, what, mend, why))
     return found
 
 

@@ -58,6 +58,7 @@ def judge(plan: Plan, node: Node, machine: Machine) -> list[Finding]:
 def between(plan: Plan, machines: Mapping[str, Machine]) -> list[Finding]:
     """What does not agree over hosts."""
     return [
+        *host.between(plan, {name: m.host for name, m in machines.items()}),
         *network.between(plan, {name: m.network for name, m in machines.items()}),
         *devices.between(plan, {name: m.devices for name, m in machines.items()}),
     ]

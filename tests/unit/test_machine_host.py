@@ -382,6 +382,22 @@ def test_the_last_line_counts(of: tuple[int, int, list[Finding]], line: str) -> 
 # ---- over hosts
 
 
+def test_two_names_of_one_machine_and_keys_that_were_cloned() -> None:
+    made = plan_for("a3-pd")
+    names = [node.name for node in made.fleet.nodes]
+
+    def hosts(*pairs: tuple[str, str]) -> list[str]:
+        states = {n: host.State(machine=m, key=k) for n, (m, k) in zip(names, pairs, strict=True)}
+        return [f"{f.severity} {f.where}: {f.what}" for f in host.between(made, states)]
+
+    assert hosts(("1", "a"), ("2", "b"), ("3", "c")) == []
+    assert hosts(("1", ""), ("1", ""), ("1", "")) == [], "hosts that told nothing"
+    assert hosts(("1", "a"), ("2", "b"), ("1", "a")) == [
+        "error 10.10.0.13: this is the same machine as 10.10.0.11, or a copy of it with its machine-id and SSH keys"
+    ]
+    assert hosts(("1", "a"), ("2", "a"), ("3", "c")) == ["warning 10.10.0.12: it has the SSH host keys of 10.10.0.11"]
+
+
 def test_interfaces_of_one_instance_have_one_mtu() -> None:
     jumbo = change(link=["2: eth0: <UP,LOWER_UP> mtu 9000 qdisc mq state UP"])
     assert told(compared("a3-pd", "10.10.0.13", jumbo)) == [
