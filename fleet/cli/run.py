@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,9 +16,8 @@ from typing import Any
 import click
 
 from fleet import yamlfile
-from fleet.findings import FleetError, error, errors
+from fleet.findings import Finding, FleetError, as_json, error, errors
 
-# Verbs that change nothing, so that there is nothing to show first or to confirm.
 _PYINFRA = [sys.executable, "-c", "from pyinfra_cli.main import main; main()"]
 
 
@@ -50,16 +50,16 @@ def run(
     from tasks.guard import READING
 
     deploy = _deploy_file(verb)
-    _refuse_errors(inventory, data, json_output)
+    found = _refuse_errors(inventory, data, json_output)
     options = [word for name in limit for word in ("--limit", name)]
     options += [word for pair in data for word in ("--data", pair)]
     options += ["--diff"] * diff + ["-" + "v" * verbose] * bool(verbose)
     if verb not in READING and (dry or not yes):
-        code = _pyinfra(["--dry", *options, *["--json"] * json_output, inventory, deploy], json_output)
+        code = _pyinfra(["--dry", *options, *["--json"] * json_output, inventory, deploy], json_output, found)
         if code or dry:
             sys.exit(code)
         _confirm(json_output)
-    sys.exit(_pyinfra(["-y", *options, *["--json"] * json_output, inventory, deploy], json_output))
+    sys.exit(_pyinfra(["-y", *options, *["--json"] * json_output, inventory, deploy], json_output, found))
 
 
 def _deploy_file(verb: str) -> str:
@@ -72,8 +72,8 @@ def _deploy_file(verb: str) -> str:
     return f"deploy/{verb}.py"
 
 
-def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
-    """The check that the deploy would make too, here before pyinfra starts."""
+def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> tuple[Finding, ...]:
+    """The check that the deploy would make too, here before pyinfra starts; what it found besides errors."""
     from fleet.checks import check_plan
     from fleet.cli.main import EXIT_ERRORS
     from fleet.folding import fold
@@ -83,10 +83,13 @@ def _refuse_errors(inventory: str, data: tuple[str, ...], quiet: bool) -> None:
     findings = check_plan(plan_of(inventory, overrides(data)))
     if errors(findings):
         show(findings)
+        if quiet:
+            click.echo(json.dumps({"aborted": True, "exit_code": EXIT_ERRORS, "findings": as_json(findings)}))
         sys.exit(EXIT_ERRORS)
     if not quiet:
         count = len(fold(findings))
         click.echo(f"{inventory}: checked, {count} warning{'s' * (count != 1)}", err=True)
+    return findings
 
 
 def _confirm(json_output: bool) -> None:
@@ -104,8 +107,11 @@ def _confirm(json_output: bool) -> None:
         sys.exit(EXIT_INTERRUPTED)
 
 
-def _pyinfra(arguments: list[str], json_output: bool) -> int:
-    """Run pyinfra in a process of its own; its green exits that should not be are made red."""
+def _pyinfra(arguments: list[str], json_output: bool, found: Iterable[Finding]) -> int:
+    """Run pyinfra in a process of its own; its green exits that should not be are made red.
+
+    A JSON answer has what the check ``found`` too.
+    """
     from tasks.edge import FINDINGS_FILE
 
     before = signal.signal(signal.SIGINT, _leave_to_child)
@@ -124,7 +130,7 @@ def _pyinfra(arguments: list[str], json_output: bool) -> int:
         if result is None:
             code = code or 1
             result = {"aborted": True}
-        click.echo(json.dumps({**result, "exit_code": code, "findings": said}))
+        click.echo(json.dumps({**result, "exit_code": code, "findings": as_json(found) + said}))
     return code
 
 

@@ -479,6 +479,25 @@ def test_nor_does_it_where_pyinfra_loads_it_itself(tmp_path: Path) -> None:
     assert "inventory says hello\n" in done.stderr
 
 
+def test_errors_of_the_plan_are_json_too(tmp_path: Path) -> None:
+    role = "{tensor_parallel_size: 8, args: {max-model-len: 50000}}"
+    (tmp_path / "r.yaml").write_text(A3.replace("{tensor_parallel_size: 8}", role))
+    data = {"recipe": str(tmp_path / "r.yaml"), "devices": 16}
+    (tmp_path / "i.py").write_text(f"serve = [('10.0.0.1', {data!r})]\n")
+    result = fleet("run", "--json", "--yes", str(tmp_path / "i.py"), "preflight")
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["aborted"], answer["exit_code"]) == (1, True, 1)
+    assert [f["rule"] for f in answer["findings"]] == ["CONTEXT-MODEL"]
+
+
+def test_what_the_check_warns_of_is_in_a_runs_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = [sys.executable, "-c", "print('{}')"]
+    monkeypatch.setattr("fleet.cli.run._PYINFRA", child)
+    result = fleet("run", "--json", "--yes", "inventories/h100.py", "preflight")
+    answer = json.loads(result.stdout)
+    assert [f["rule"] for f in answer["findings"]] == SHIPPED["h100"]
+
+
 # ---- before pyinfra connects
 
 CUT = (
