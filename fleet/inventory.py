@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -276,7 +276,7 @@ def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], 
             what, _, mend = item["msg"].removeprefix("Value error, ").partition("; ")
             key = ".".join(str(p) for p in item["loc"])
             what = what if mend else f"{what[0].lower()}{what[1:]}, not {_shown(item.get('input'))}"
-            findings.append(error("INV-KEY", f"{where} {key}", what, mend or "mend the value"))
+            findings.append(error("INV-KEY", f"{where} {key}", what, mend or _mend(item)))
         return None
     address = settings.address or data.get("ssh_hostname") or name
     try:
@@ -296,6 +296,21 @@ def _node(source: str, name: str, roles: tuple[str, ...], data: dict[str, Any], 
     if port is not None and not (type(port) is int and 1 <= port <= 65535):
         findings.append(error("INV-KEY", f"{where} ssh_port", f"{_shown(port)} is no port", "give 1 to 65535"))
     return Node(name, str(parsed), roles, settings)
+
+
+def _mend(item: Mapping[str, Any]) -> str:
+    """What to write instead of a value of the wrong kind, as pydantic tells it."""
+    bounds = item.get("ctx", {})
+    if item["type"] == "literal_error":
+        return f"write {bounds['expected']}"
+    if item["type"] == "dict_type":
+        return '{"NAME": "value"} is the form' if item["loc"] != ("waive",) else '{"RULE": "the reason"} is the form'
+    if item["type"] == "list_type":
+        return "write a list: [...]"
+    if item["type"] == "bool_type" or item["type"] == "bool_parsing":
+        return "write True or False"
+    edges = [f"{word} {bounds[key]}" for key, word in (("ge", "from"), ("le", "up to")) if key in bounds]
+    return f"give a number {' '.join(edges)}" if edges else "mend the value"
 
 
 def _shown(value: object) -> str:

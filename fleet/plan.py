@@ -221,6 +221,8 @@ def _shape(role: Role, per_host: int, where: str) -> tuple[int, int]:
         what = f"data_parallel_size {role.data_parallel_size} does not divide into {ranks} ranks a host"
         why = f"{per_host} devices a host, {share} a rank"
         mend = f"make data_parallel_size a multiple of {ranks}"
+        if per_host % share:
+            mend = f"choose tensor and pipeline sizes whose product divides {per_host}"
         raise FleetError(error("PLAN-DEVICES", where, what, mend, why))
     return role.data_parallel_size // ranks, ranks
 

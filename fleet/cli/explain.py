@@ -130,7 +130,8 @@ class _Text:
         head = self.file.read(BLOCK)
         for magic, tool in _PACKED.items():
             if head.startswith(magic):
-                mend = f"unpack it: {tool} {self.name} | fleet explain -"
+                name = "FILE" if self.name == STANDARD_INPUT else self.name
+                mend = f"unpack it: {tool} {name} | fleet explain -"
                 raise FleetError(_unreadable(self.name, "this is compressed", mend))
         coding = next((coding for mark, coding in _MARKS.items() if head.startswith(mark)), "utf-8")
         strange = len(head) - len(head.translate(None, _CONTROL))

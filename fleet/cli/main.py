@@ -32,7 +32,9 @@ class _Group(click.Group):
         except BrokenPipeError:
             ctx.exit(EXIT_CLEAN)
         except OSError as exc:  # a full disk behind a redirection
-            click.echo(f"error: {exc.filename or 'standard output'}: {(exc.strerror or str(exc)).lower()}", err=True)
+            what = f"cannot be written or read: {(exc.strerror or str(exc)).lower()}"
+            mend = "look at the file's folder, its space and its rights"
+            show((error("RUN-OUTPUT", exc.filename or "standard output", what, mend),))
             ctx.exit(EXIT_ERRORS)
 
 
