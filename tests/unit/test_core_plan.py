@@ -409,3 +409,9 @@ def lay(recipe: str, data: dict[str, Any] | None = None, **roles: list[Any]) -> 
 
 def option(unit: Unit, name: str) -> str:
     return unit.argv[unit.argv.index(name) + 1]
+
+
+def test_a_size_that_wastes_devices_is_what_is_to_be_mended() -> None:
+    text = SERVE.replace("tensor_parallel_size: 4", "tensor_parallel_size: 3")
+    with pytest.raises(FleetError, match="choose tensor and pipeline sizes whose product divides 16"):
+        lay(text, serve=["10.0.0.1", "10.0.0.2"])

@@ -217,7 +217,10 @@ def test_draw_prints_or_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ("words", "said"),
     [
         (["inventories/no.py"], "there is no such file"),
-        (["inventories/lab.py", "--output", "/no/such/folder/plan.svg"], "/no/such/folder: cannot be written or read: no such file or directory"),
+        (
+            ["inventories/lab.py", "--output", "/no/such/folder/plan.svg"],
+            "/no/such/folder: cannot be written or read: no such file or directory",
+        ),
         (["inventories/lab.py", "--output", "docs"], "docs: this is a folder; name a file in it [RUN-OUTPUT]"),
     ],
 )

@@ -48,7 +48,7 @@ def test_a_waived_error_stops_nothing_and_is_still_told() -> None:
         ({"INV-READ": REASON}, "INV-READ cannot be waived"),
         ({"SHM-SMALL": "  "}, "SHM-SMALL is waived without a reason; say why"),
         ({"SHM-SMALL": 3}, "waive.SHM-SMALL"),
-        (["SHM-SMALL"], "waive"),
+        (["SHM-SMALL"], 'not [\'SHM-SMALL\']; {"RULE": "the reason"} is the form'),
         ("SHM-SMALL", "waive"),
     ],
 )
