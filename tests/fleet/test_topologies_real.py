@@ -152,10 +152,11 @@ def test_two_prefill_two_decode(hosts: Lab, tmp_path: Path) -> None:
         assert metric(url(host), "vllm:prompt_tokens_by_source_total", "local_compute") > 100
 
     kill(one, 3, "vllm-decode-1")
-    within(20, "served by the other decode", lambda: answers(entry, text))
+    within(60, "served by the other decode", lambda: answers(entry, text))
     within(UNIT_SECONDS, "whole after a decode was killed", lambda: all_healthy() and answers(entry, text))
     hosts.power_off(HOSTS[2])
-    within(60, "served by the other prefill", lambda: answers(entry, text))
+    # the kernel believes in a neighbour for up to 45 s after its last word
+    within(150, "served by the other prefill", lambda: answers(entry, text))
     hosts.boot(HOSTS[2])
     within(
         HOST_SECONDS, "whole after a prefill's host lost its power", lambda: all_healthy() and answers(entry, text, 8)
