@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import json
 from dataclasses import dataclass
@@ -68,13 +69,21 @@ def is_ours(interface: Interface, plan: LabPlan) -> bool:
     return interface.name == plan.bridge and interface.group == GROUP
 
 
+def hardware_address(name: str) -> str:
+    """A stable address of Ethernet for a name, from those that anybody may give."""
+    return "02:" + hashlib.sha256(name.encode()).digest()[:5].hex(":")
+
+
 def bridge_up(plan: LabPlan) -> None:
     """Make the bridge with the machine's address on it, or do nothing if it is there. Raises LabError on a clash."""
     present = read_interfaces()
     if reason := clash(plan, present):
         raise LabError(reason)
     if all(interface.name != plan.bridge for interface in present):
-        make = ["ip", "link", "add", "name", plan.bridge, "group", GROUP, "type", "bridge"]
+        # An address of its own: a bridge otherwise takes the lowest of its ports', and with a host that goes its own
+        # changes, so that the others send to one that nobody has until they ask again.
+        make = ["ip", "link", "add", "name", plan.bridge, "address", hardware_address(plan.bridge), "group", GROUP]
+        make += ["type", "bridge"]
         run(
             [*make, "stp_state", "0", "forward_delay", "0"],
             doing=f"making the bridge {plan.bridge}",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from lab import network
 from lab.errors import LabError
 from lab.plan import Address, bridge_name, hosts_file, inventory, known_hosts, make_plan, network_unit, ssh_config
 
@@ -86,3 +88,9 @@ def test_network_unit_has_the_prefix_of_the_subnet() -> None:
     assert "Address=10.1.0.10/16\nGateway=10.1.0.1\n" in network_unit(
         Address("x-0", "10.1.0.10"), make_plan("x", "10.1.0.0/16")
     )
+
+
+def test_a_bridge_has_an_address_of_its_own() -> None:
+    first, second = network.hardware_address("vflec"), network.hardware_address("vflec2")
+    assert re.fullmatch(r"02(:[0-9a-f]{2}){5}", first)
+    assert first != second == network.hardware_address("vflec2")
