@@ -69,6 +69,15 @@ def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(f for f in findings if f.stops)
 
 
+def counted(findings: Iterable[Finding]) -> list[str]:
+    """How many of what: ``1 error``, ``2 warnings``, ``1 waived``; empty where there is nothing."""
+    found = list(findings)
+    bad, waived = len(errors(found)), sum(1 for f in found if f.waived)
+    rest = len(found) - bad - waived
+    words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
+    return words + [f"{waived} waived"] * bool(waived)
+
+
 def as_json(findings: Iterable[Finding]) -> list[dict[str, str]]:
     """The stable form for scripts."""
     return [asdict(f) for f in findings]

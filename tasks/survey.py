@@ -15,7 +15,7 @@ from pyinfra.api.facts import FactBase
 
 from fleet import admission, snapshot, waivers
 from fleet.checks import check_plan
-from fleet.findings import Finding, error, errors
+from fleet.findings import Finding, counted, error
 from fleet.machine import modules
 from fleet.snapshot import Snapshot
 from fleet.topology import Plan
@@ -116,8 +116,5 @@ def _sum_up(plan: Plan) -> None:
 
 def summary(looked_at: int, gone: int, findings: list[Finding]) -> str:
     """``3 hosts checked, nothing to complain about``."""
-    bad, waived = len(errors(findings)), sum(1 for f in findings if f.waived)
-    rest = len(findings) - bad - waived
-    words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
-    words += [f"{waived} waived"] * bool(waived) + [f"{gone} not reached"] * bool(gone)
+    words = counted(findings) + [f"{gone} not reached"] * bool(gone)
     return f"{looked_at} host{'s' * (looked_at != 1)} checked, {', '.join(words) or 'nothing to complain about'}"

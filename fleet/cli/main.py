@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import click
 
 from fleet import __version__
-from fleet.findings import Finding, FleetError, as_json, error, errors, exit_code
+from fleet.findings import Finding, FleetError, as_json, counted, error, errors, exit_code
 from fleet.folding import fold
 from fleet.topology import Plan
 from tasks.show import show
@@ -103,12 +103,7 @@ def _checked(inventory: str) -> tuple[Plan | None, tuple[Finding, ...], int]:
 
 def summary(inventory: str, findings: Iterable[Finding]) -> str:
     """``clean``, or how many of what, as they are shown."""
-    found = fold(findings)
-    bad, waived = len(errors(found)), sum(1 for f in found if f.waived)
-    rest = len(found) - bad - waived
-    words = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((bad, "error"), (rest, "warning")) if n]
-    words += [f"{waived} waived"] if waived else []
-    return f"{inventory}: " + (", ".join(words) or "clean")
+    return f"{inventory}: " + (", ".join(counted(fold(findings))) or "clean")
 
 
 @main.command()

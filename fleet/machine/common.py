@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from fleet import sizes
 from fleet.checks import look
-from fleet.findings import Finding
+from fleet.findings import Finding, error, warning
 from fleet.inventory import Node, span
+from fleet.machine import scope
 from fleet.topology import Plan
 
 Value = TypeVar("Value", bound=Hashable)
+
+
+class Process(Protocol):
+    """A process on a device; ``pid`` is the host's, memory in MiB."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def memory(self) -> int | None: ...
+
+
+Holder = TypeVar("Holder", bound=Process)
+
+SMALL = 512  # MiB; a process that has less than this is no engine
 
 # GiB that an engine needs on a device beside its weights, at the very least: activations, graphs and some cache.
 LEAST_ROOM = 2.0
@@ -20,13 +35,13 @@ LEAST_ROOM = 2.0
 
 def used(plan: Plan, node: Node) -> tuple[int, ...]:
     """Indices of the host's devices on which the plan runs something."""
-    members = [m for i in plan.instances for m in i.members if m.node.name == node.name]
+    members = [m for i in scope.instances(plan, node) for m in i.members if m.node is node]
     return tuple(sorted({index for member in members for index in member.devices}))
 
 
 def together(plan: Plan, node: Node) -> bool:
     """Whether the host's devices speak with those of another host, or hand over a cache by Mooncake."""
-    its = [i for i in plan.instances if any(m.node.name == node.name for m in i.members)]
+    its = scope.instances(plan, node)
     mooncake = plan.recipe.kv_transfer is not None and plan.recipe.kv_transfer.connector.startswith("Mooncake")
     return any(i.is_group for i in its) or (bool(its) and mooncake)
 
@@ -84,6 +99,14 @@ def processes(pids: Iterable[tuple[int, str]]) -> str:
     return f"process{'es' if len(its) > 1 else ''} {shown}{more} ({names})"
 
 
+def by_size(others: Iterable[Holder]) -> list[tuple[Callable[..., Finding], list[Holder]]]:
+    """Processes of others that stop a run, and those that are told and no more: with a small context on each device."""
+    its = list(others)
+    large = {p.pid for p in its if p.memory is None or p.memory >= SMALL}
+    parts = [(error, [p for p in its if p.pid in large]), (warning, [p for p in its if p.pid not in large])]
+    return [(say, part) for say, part in parts if part]
+
+
 def alike(texts: Mapping[int, str]) -> list[tuple[str, str]]:
     """(devices, text): devices of which the same is said, together."""
     by_text: dict[str, list[int]] = {}
@@ -99,10 +122,8 @@ def tight(plan: Plan, node: Node, memory: Mapping[int, int | None]) -> tuple[str
     """
     platform = plan.recipe.platform
     counted = plan.recipe.device_memory_gb or sizes.USUAL_GB.get(platform)
-    for instance in plan.instances:
-        mine = [
-            size for m in instance.members if m.node.name == node.name for i in m.devices if (size := memory.get(i))
-        ]
+    for instance in scope.instances(plan, node):
+        mine = [size for m in instance.members if m.node is node for i in m.devices if (size := memory.get(i))]
         if not mine or plan.recipe.model.weights_gb is None:
             continue
         smallest = min(mine)

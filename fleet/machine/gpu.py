@@ -16,7 +16,6 @@ __all__ = ["FIRST", "State", "between", "judge", "parse", "sections"]
 
 # MiB. An idle GPU has none in use, with some drivers up to 600; more without a process is a context that leaked.
 IDLE = 2048
-SMALL = 512  # MiB; a process that has less than this is no engine
 # Bits of the clocks' reasons that the hardware sets to protect itself: slowdown, thermal, power brake (nvml.h).
 SLOWED = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
 
@@ -220,21 +219,16 @@ def _foreign(host: str, gpus: list[Gpu], state: State, ours: frozenset[int]) -> 
     """Processes of others on the plan's GPUs. One with a small context is told and no more."""
     index = {gpu.uuid: gpu.index for gpu in gpus}
     others = [p for p in state.processes if p.uuid in index and p.pid not in ours]
-    large = {p.pid for p in others if p.memory is None or p.memory >= SMALL}
-    for say, its in (
-        (error, [p for p in others if p.pid in large]),
-        (warning, [p for p in others if p.pid not in large]),
-    ):
-        if its:
-            yield say(
-                "GPU-PROCESS",
-                host,
-                f"{common.processes((p.pid, p.name) for p in its)} on {named(index[p.uuid] for p in its)}, "
-                f"{sum(p.memory or 0 for p in its)} MiB",
-                "end what is not needed, or give this service other devices; systemctl status <pid> tells whose it is",
-                "not of this service: its memory is missing at the start",
-                "vLLM, gpu-memory-utilization",
-            )
+    for say, its in common.by_size(others):
+        yield say(
+            "GPU-PROCESS",
+            host,
+            f"{common.processes((p.pid, p.name) for p in its)} on {named(index[p.uuid] for p in its)}, "
+            f"{sum(p.memory or 0 for p in its)} MiB",
+            "end what is not needed, or give this service other devices; systemctl status <pid> tells whose it is",
+            "not of this service: its memory is missing at the start",
+            "vLLM, gpu-memory-utilization",
+        )
 
 
 def _leaked(host: str, gpus: list[Gpu], state: State, serving: bool) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ __all__ = ["FIRST", "State", "between", "judge", "parse", "sections"]
 
 # MB. An idle NPU has 2.8 to 3.5 GB in use, by its own software; far more without a process is a context that leaked.
 IDLE = 5000
-SMALL = 512  # MB; a process that has less than this is no engine
 
 # What npu-smi says instead of an answer: text, what it means, how to mend it, source.
 REFUSALS = (
@@ -165,21 +164,16 @@ def _health(host: str, devices: tuple[int, ...], state: State) -> Iterator[Findi
 def _foreign(host: str, devices: tuple[int, ...], state: State, ours: frozenset[int]) -> Iterator[Finding]:
     """Processes of others on the plan's devices. One with a small context is told and no more."""
     others = [p for p in state.processes if p.index in devices and p.pid not in ours]
-    large = {p.pid for p in others if p.memory is None or p.memory >= SMALL}
-    for say, its in (
-        (error, [p for p in others if p.pid in large]),
-        (warning, [p for p in others if p.pid not in large]),
-    ):
-        if its:
-            yield say(
-                "NPU-PROCESS",
-                host,
-                f"{common.processes((p.pid, p.name) for p in its)} on {named(p.index for p in its)}, "
-                f"{sum(p.memory or 0 for p in its)} MB",
-                "end what is not needed, or give this service other devices; systemctl status <pid> tells whose it is",
-                "not of this service: its memory is missing at the start, and a device that is held may be refused",
-                "vllm-ascend issues 9372, 7308",
-            )
+    for say, its in common.by_size(others):
+        yield say(
+            "NPU-PROCESS",
+            host,
+            f"{common.processes((p.pid, p.name) for p in its)} on {named(p.index for p in its)}, "
+            f"{sum(p.memory or 0 for p in its)} MB",
+            "end what is not needed, or give this service other devices; systemctl status <pid> tells whose it is",
+            "not of this service: its memory is missing at the start, and a device that is held may be refused",
+            "vllm-ascend issues 9372, 7308",
+        )
 
 
 def _leaked(host: str, devices: tuple[int, ...], state: State, serving: bool) -> Iterator[Finding]:
