@@ -302,6 +302,8 @@ class Lab:
         for directory in {self.access_dir, Path(state.access) if state else self.access_dir}:
             access.remove_access(directory)
         self.state_file.unlink(missing_ok=True)
+        for unfinished in self.directory.glob(".*.tmp-*"):  # of a run killed between writing and renaming
+            unfinished.unlink(missing_ok=True)
         access.remove_access(self.directory)
 
 

@@ -192,6 +192,14 @@ def test_a_run_killed_half_way_is_cleaned_by_down(lab: Lab, moment: Callable[[La
     assert nothing_left(lab) == []
 
 
+def test_down_removes_what_a_run_had_not_renamed_yet(lab: Lab) -> None:
+    lab.down()
+    lab.directory.mkdir(exist_ok=True)
+    (lab.directory / ".state.json.tmp-1").write_text("{")
+    lab.down()
+    assert nothing_left(lab) == []
+
+
 def test_down_of_a_running_lab_leaves_nothing(two: Lab) -> None:
     two.down()
     assert nothing_left(two) == []
