@@ -57,6 +57,23 @@ class Settings(BaseModel):
     tls_certificate: str | None = None
     api_keys: str | None = None
     waive: dict[str, str] = {}
+    # deploy/prepare.py
+    catalogue: str | None = None
+    bundle: str | None = None
+    bundle_on_host: str | None = None
+    package_source: str | None = None
+    docker_config: dict[str, Any] = {}
+    docker_proxy: str | None = None
+    no_proxy: list[str] = []
+    time_servers: list[str] = []
+    sysctl: dict[str, str | int] = {}
+    hugepages: int | None = Field(None, ge=0, le=10_000_000, strict=True)
+    tuning: bool = True
+    firewall: bool = False
+    api_networks: list[str] = []
+    reboot: Literal["when-needed", "never", "even-if-serving"] = "when-needed"
+    reboot_at_once: int = Field(8, ge=1, le=1000, strict=True)
+    reboot_minutes: int = Field(20, ge=1, le=180, strict=True)
 
     @field_validator("waive")
     @classmethod

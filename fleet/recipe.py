@@ -306,6 +306,7 @@ class Recipe(Strict):
     platform: PlatformName
     model: Model
     engine: Engine
+    catalogue: str | None = None  # the row of versions that go together, for deploy/prepare.py
     runtime: Literal["docker", "native"] | None = None
     device_memory_gb: float | None = Field(None, gt=0)  # of one device, as its vendor names it: 64, 80
     shm_size: str = "1g"

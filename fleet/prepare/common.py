@@ -1,0 +1,204 @@
+"""What all parts of the preparation share: the host's own facts, the files it can be given, and a step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet.bundle import Bundle
+from fleet.findings import Finding, error
+from fleet.inventory import Node
+from fleet.stacks import Stack
+from fleet.topology import Plan, home_of
+
+# What preparation keeps on a host: files that were brought, and notes of what waits for a reboot.
+KEPT = "/var/lib/vllm-fleet"
+BROUGHT = f"{KEPT}/bundle"
+# One line for each reason, and before them the boot in which they were written: a boot later they are done with.
+REBOOT_NOTE = f"{KEPT}/reboot-needed"
+
+DEBIAN, REDHAT = "debian", "redhat"
+_FAMILIES = {
+    "debian": DEBIAN, "ubuntu": DEBIAN,
+    "openeuler": REDHAT, "rhel": REDHAT, "centos": REDHAT, "rocky": REDHAT, "almalinux": REDHAT, "fedora": REDHAT,
+    "kylin": REDHAT, "anolis": REDHAT, "euleros": REDHAT, "bclinux": REDHAT, "ol": REDHAT,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Host:
+    """The operating system and what runs there; sizes in bytes."""
+
+    system: str = ""  # ID of /etc/os-release: ubuntu, openEuler
+    system_version: str = ""  # VERSION_ID
+    codename: str = ""  # VERSION_CODENAME
+    family: str = ""  # DEBIAN, REDHAT, or empty where it is neither
+    arch: str = ""  # uname -m: aarch64, x86_64
+    kernel: str = ""  # uname -r
+    in_container: bool = False  # then the kernel's settings and modules are the machine's below
+    boot: str = ""  # the kernel's boot_id
+    reboot: tuple[str, ...] = ()  # why this boot must end before what was installed takes effect
+    serving: tuple[str, ...] = ()  # units of vllm-fleet (any service) that run an engine, a router or a proxy now
+    files: Mapping[str, int] = field(default_factory=dict)  # path -> size: below bundle_on_host, and brought before
+    tools: frozenset[str] = frozenset()
+
+
+TOOLS = ("apt-get", "dnf", "yum", "python3", "docker", "nft", "nvidia-smi", "npu-smi", "systemctl", "chronyc")
+
+
+def sections(plan: Plan, node: Node) -> list[str]:
+    """Asked of every host."""
+    places = [BROUGHT, *([node.settings.bundle_on_host] if node.settings.bundle_on_host else [])]
+    found = "; ".join(f"find {place} -maxdepth 3 -type f -printf '%s %p\\n' 2>/dev/null" for place in places)
+    return [
+        "echo '@@ system'; sed -n -e 's/^ID=/id /p' -e 's/^VERSION_ID=/version /p' "
+        "-e 's/^VERSION_CODENAME=/codename /p' "
+        '/etc/os-release; echo "arch $(uname -m)"; echo "kernel $(uname -r)"; '
+        'echo "boot $(cat /proc/sys/kernel/random/boot_id)"; test -e /run/systemd/container && echo container',
+        f"echo '@@ rebootnote'; cat {REBOOT_NOTE} 2>/dev/null",
+        "echo '@@ serving'; for u in $(systemctl list-units --plain --no-legend --state=active,activating,deactivating "
+        "'vllm-*.service' 2>/dev/null | cut -d ' ' -f 1); do "
+        f"case $(readlink /etc/systemd/system/$u) in {home_of('')}/*) echo $u;; esac; done",
+        f"echo '@@ files'; {found}",
+        f"echo '@@ programs'; for t in {' '.join(TOOLS)}; do command -v $t >/dev/null && echo $t; done",
+    ]
+
+
+def parse(sections: Mapping[str, list[str]]) -> Host:
+    """What was answered."""
+    said = {key: rest.strip().strip("\"'") for key, _, rest in (s.partition(" ") for s in sections.get("system", []))}
+    note = sections.get("rebootnote", [])
+    sizes = [line.partition(" ") for line in sections.get("files", [])]
+    system = said.get("id", "")
+    return Host(
+        system=system,
+        system_version=said.get("version", ""),
+        codename=said.get("codename", ""),
+        family=_FAMILIES.get(system.lower(), ""),
+        arch=said.get("arch", ""),
+        kernel=said.get("kernel", ""),
+        in_container="container" in said,
+        boot=said.get("boot", ""),
+        reboot=tuple(note[1:]) if note[:1] == [said.get("boot", "")] else (),
+        serving=tuple(sections.get("serving", [])),
+        files={path: int(size) for size, _, path in sizes if size.isdigit()},
+        tools=frozenset(sections.get("programs", [])),
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that a step needs on the host."""
+
+    path: str  # where it lies on the host, or will lie
+    name: str
+    upload: Path | None = None  # from here; None: it is there already
+    size: int = 0
+    sha256: str | None = None  # what it must be; checked on the host before it is used
+
+    def check(self) -> str:
+        """Shell text that fails, saying so, where the file is not what it must be."""
+        if self.sha256 is None:
+            return "true"
+        return (
+            f"echo '{self.sha256}  {self.path}' | sha256sum -c --quiet - >/dev/null 2>&1 || "
+            f"{{ echo 'checksum of {self.path} differs'; exit 3; }}"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step came to."""
+
+    findings: tuple[Finding, ...] = ()  # an error among them fails the host
+    reboot: str = ""  # why the host must be restarted before this takes effect
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of a host: shell text for root, and how to read what it printed.
+
+    It may be run again after it was cut anywhere. ``read`` gets whether it ended with 0, and its output lines (both
+    streams, in order). Without it, anything but 0 is an error with the last line as its reason.
+    """
+
+    name: str  # in plain words, what will be so: "driver 25.5.1 (there is 25.3.RC1)"
+    script: str
+    seconds: int = 300  # after this long it is ended
+    stdin: str | None = None  # text files' content, so that none of it stands in an argument
+    sources: tuple[Source, ...] = ()
+    read: Callable[[bool, Sequence[str]], Outcome] | None = None
+    # Shell text for a new connection, made after the script: where a change could cut the host off, the script arms
+    # something that takes the change back, and this disarms it.
+    confirm: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One host with all that is known of it: what a part judges, and makes its steps from."""
+
+    plan: Plan
+    node: Node
+    host: Host
+    states: Mapping[str, Any]  # by the name of the part's module: ascend, nvidia, base, ...
+    bundle: Bundle | None = None
+    stack: Stack | None = None
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    def find(self, pattern: str, sha256: Mapping[str, str] | None = None) -> Source | None:
+        """A file by the pattern of its name: on the host already, else in the bundle here; None where it is nowhere.
+
+        Of several, the last in the order of names: callers give patterns that hold the version. ``sha256`` maps names
+        of files to the sums that the catalogue knows; the bundle's own SHA256SUMS are used where it has none.
+        """
+        known = dict(sha256 or {})
+        at_hand = self.bundle.find(pattern) if self.bundle else []
+        there = sorted(path for path in self.host.files if _fits(path.rpartition("/")[2], pattern))
+        sums = {f.name: f.sha256 for f in at_hand if f.sha256} | known
+        sizes = {f.name: f.size for f in at_hand}
+        for path in reversed(there):
+            name = path.rpartition("/")[2]
+            if name not in sizes or sizes[name] == self.host.files[path]:
+                return Source(path, name, None, self.host.files[path], sums.get(name))
+        if not at_hand:
+            return None
+        file = at_hand[-1]
+        return Source(f"{BROUGHT}/{file.name}", file.name, file.path, file.size, sums.get(file.name))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, pattern)
+
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain(lines: Sequence[str]) -> list[str]:
+    """Lines without a terminal's colours."""
+    return [_COLOUR.sub("", line) for line in lines]
+
+
+def failed(host: str, step: Step, lines: Sequence[str]) -> Finding:
+    """What is said of a step that has no reader of its own."""
+    said = [line.strip() for line in plain(lines) if line.strip()]
+    what = f"{step.name}: {said[-1] if said else 'it ended without a word'}"
+    return error("PREPARE-FAILED", host, what[:400], "mend that and run again: what is done is not done twice")
+
+
+def write(path: str, text: str, mode: str = "644") -> str:
+    """Shell text that puts a small file there, beside and then renamed; nothing of it may be secret."""
+    import shlex
+
+    folder, quoted = path.rpartition("/")[0], shlex.quote(text)
+    return (
+        f"mkdir -p {folder} && printf %s {quoted} >{path}.new && chmod {mode} {path}.new && "
+        f"{{ sync -d {path}.new 2>/dev/null; mv -f {path}.new {path}; }}"
+    )
