@@ -16,13 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fleet import waivers, yamlfile
 from fleet.findings import Finding, FleetError, error
+from fleet.prepare import keys
 from fleet.recipe import PlatformName, Port, check_env, check_image, check_listener, check_version
 
 ROLES = ("serve", "prefill", "decode", "proxy", "ray-head", "ray-worker")
 # Parts of unit names: a service of such a name would meet another's.
 RESERVED_NAMES = {"serve", "prefill", "decode", "proxy", "ray", "router", "front", "services"}
 # What must be the same on every host of an inventory: it belongs to the service, not to a host.
-UNIFORM = ("recipe", "service", "port_offset", "sets", "front_door", "cache_aware", "tls_certificate", "api_keys")
+UNIFORM = (
+    *("recipe", "service", "port_offset", "sets", "front_door", "cache_aware", "tls_certificate", "api_keys"),
+    *("catalogue", "bundle", "firewall", "api_networks"),
+)
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
 _INTERFACE = re.compile(r"[A-Za-z0-9._:-]{1,15}\Z")
 
@@ -116,6 +120,17 @@ class Settings(BaseModel):
     def shares_host(self) -> bool:
         """Whether the host's other devices may belong to another service."""
         return isinstance(self.devices, str)
+
+    _networks = field_validator("api_networks")(keys.networks)
+    _proxy = field_validator("docker_proxy")(keys.proxy)
+    _exceptions = field_validator("no_proxy")(keys.exceptions)
+    _servers = field_validator("time_servers")(keys.servers)
+    _sysctl = field_validator("sysctl", mode="before")(keys.sysctl)
+    _docker_config = field_validator("docker_config")(keys.docker_config)
+    _source = field_validator("package_source")(keys.source)
+    _folder = field_validator("bundle")(keys.folder)
+    _place = field_validator("bundle_on_host")(keys.place)
+    _row = field_validator("catalogue")(keys.row)
 
     @field_validator("weights_dir", "venv", "router_venv")
     @classmethod

@@ -3,6 +3,9 @@
 It gets the vendors' tools at the vendors' paths, the files that a container has mounted, device nodes, which a small
 unit makes again at every boot as a driver would, and for `docker run --gpus` the hook that Docker looks for. The
 files are written from outside, straight into the running host's file system; one ssh command does the rest.
+
+A bare host has the hardware without its driver: no tool, no node. The stand-in packages of `lab.packages` bring them,
+and the scenario's `install` says what happens when they are installed; `steer` changes that.
 """
 
 from __future__ import annotations
@@ -13,42 +16,28 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from lab.debian import MAINTAINER
 from lab.errors import LabError
 from lab.fleet import Lab
-from lab.scenario import Scenario, for_hosts
+from lab.scenario import Scenario, for_hosts, merge, overlay
+from lab.sim import layout
+from lab.sim.layout import ASCEND_CODE, FABRIC_MANAGER, HARDWARE, Files
 
 SIM = Path(__file__).parent / "sim"
-# In the folder that containers have mounted from a real host, so that the tools work there as the real ones do.
-ASCEND_CODE = "/usr/local/Ascend/driver/lib64/vllm_lab"
-NVIDIA_CODE = "/usr/local/lib/vllm_lab"
+SCENARIO = "/etc/vllm-lab/scenario.json"
+INSTALLED = "/var/lib/vllm-lab/installed.json"
+CUT = "/var/lib/vllm-lab/cut-done"
 HOOK = "/usr/bin/nvidia-container-runtime-hook"
+# The firmware that the devices of a bare host have from the factory: older than any driver of today.
+FACTORY_FIRMWARE = "7.1.0.4.220"
 AT_ONCE = 8
-
-LAUNCHER = """\
-#!/usr/bin/python3 -IS
-# The lab's stand-in: it plays the scenario in /etc/vllm-lab/scenario.json.
-import sys
-
-sys.path.insert(0, "{code}")
-try:
-    from lab.sim.{module} import {function}
-except ImportError:
-    print("{tool}: error while loading shared libraries: {code}: not mounted here", file=sys.stderr)
-    sys.exit(127)
-sys.exit({function}(sys.argv[1:]))
-"""
-ASCEND_TOOLS = {
-    "/usr/local/bin/npu-smi": ("npu_smi", "main"),
-    "/usr/local/Ascend/driver/tools/hccn_tool": ("hccn_tool", "main"),
-}
-NVIDIA_TOOLS = {"/usr/bin/nvidia-smi": ("nvidia_smi", "main")}
-FABRIC_MANAGER = {"/usr/bin/nv-fabricmanager": ("nvidia_smi", "fabric_manager")}
 
 NODES = """\
 #!/bin/sh
 # Device nodes as the scenario has them. 1 3 is the null device: a container can open and close it, no more.
 rm -f /dev/davinci* /dev/devmm_svm /dev/hisi_hdc /dev/nvidia*
 rm -rf /run/vllm-lab
+test -e {driver} || exit 0  # no driver, no node
 for node in {nodes}; do mknod -m 666 "$node" c 1 3; done
 """
 UNIT = """\
@@ -89,13 +78,14 @@ if systemctl cat docker >/dev/null 2>&1; then
   fi
 fi
 """
-INSTALL_INFO = """\
-UserName=HwHiAiUser
-UserGroup=HwHiAiUser
-Driver_Install_Type=full
-Driver_Install_Path_Param=/usr/local/Ascend
-Driver_Install_For_All=yes
-Driver_Install_Status={status}
+# Everything that a driver's packages leave on a host, Debian's and the vendors'. Users stay.
+WIPE = f"""\
+standins=$(dpkg-query -W -f '${{Package}} ${{Maintainer}}\\n' | sed -n 's/ {MAINTAINER} .*//p')
+[ -z "$standins" ] || dpkg --purge --force-all $standins >/dev/null
+rm -rf {layout.ASCEND} /usr/local/dcmi /var/log/ascend_seclog /run/vllm-lab-units
+rm -f {layout.INSTALL_INFO} /etc/hccn.conf /var/lib/vllm-lab/hccn.json {layout.HCCN_LINK} /dev/char/195:*
+rm -f {" ".join([*layout.ASCEND_TOOLS, *layout.NVIDIA_TOOLS, *FABRIC_MANAGER])} {HOOK}
+rm -f /etc/systemd/system/nvidia-fabricmanager.service
 """
 
 
@@ -111,49 +101,112 @@ def dress_fleet(
     return made
 
 
+def bare(
+    lab: Lab, hosts: Sequence[str], family: str, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Scenario]:
+    """Leave the named hosts with the hardware of a family and no driver, all at once, and return their scenarios.
+
+    What an earlier dressing or stand-in packages left goes. The NPUs' firmware is an old one from the factory, unless
+    `changes` gives `firmware_version`; versions of drivers come from the packages.
+    """
+    if family != "nvidia":
+        given = dict(changes or {})
+        given["all"] = merge({"firmware_version": FACTORY_FIRMWARE, "hccn_conf": False}, given.get("all", {}))
+        changes = given
+    made = for_hosts(family, list(hosts), changes)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda host: dress(lab, host, made[host], bare=True), made))
+    return made
+
+
 def dress_all(lab: Lab, scenarios: Mapping[str, Scenario]) -> None:
     """Dress each host by its scenario, all at once."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda host: dress(lab, host, scenarios[host]), scenarios))
 
 
-def dress(lab: Lab, host: str, scenario: Scenario) -> None:
+def dress(lab: Lab, host: str, scenario: Scenario, bare: bool = False) -> None:
     """Let a running host pose as the scenario says. Again with another scenario, it shows that one; what set commands
-    changed is forgotten. A host keeps its hardware through reboots. Raises LabError.
+    and packages changed is forgotten. A host keeps its hardware through reboots. Raises LabError.
     """
-    known = {entry.name: entry for entry in lab.hosts}
-    if host not in known:
-        raise LabError(f"lab {lab.name} has no host {host!r}")
-    for path, (text, mode) in files(scenario).items():
-        put(known[host].root, path, text, mode)
-    for path in absent(scenario):
-        inside(known[host].root, path).unlink(missing_ok=True)
-    done = lab.ssh(host, activation(scenario), timeout=60)
+    root = root_of(lab, host)
+    if bare:
+        done = lab.ssh(host, WIPE, timeout=60)
+        if done.returncode:
+            raise LabError(f"host {host}: taking its driver off failed: {done.stderr.strip() or done.stdout.strip()}")
+    for path, (text, mode) in files(scenario, bare).items():
+        put(root, path, text, mode)
+    for path in [*absent(scenario), *forgotten(bare)]:
+        inside(root, path).unlink(missing_ok=True)
+    done = lab.ssh(host, activation(scenario, bare), timeout=60)
     if done.returncode:
         raise LabError(f"host {host}: dressing it failed: {done.stderr.strip() or done.stdout.strip()}")
 
 
-def files(scenario: Scenario) -> dict[str, tuple[str, int]]:
-    """Every file of a dressed host, as path -> (text, mode)."""
-    ascend = scenario["family"] != "nvidia"
-    code = ASCEND_CODE if ascend else NVIDIA_CODE
+def steer(lab: Lab, host: str, **install: Any) -> None:
+    """Change what happens when a package is installed, `steer(lab, "lab-0", busy=True)`; all else stays as it is.
+
+    What is not named keeps its value. A power cut that has happened may happen again. Raises LabError.
+    """
+    root = root_of(lab, host)
+    scenario = json.loads(inside(root, SCENARIO).read_text())
+    overlay(scenario["install"], install, "install.")
     text = json.dumps(scenario, indent=1) + "\n"
+    for path in (SCENARIO, f"{ASCEND_CODE}/scenario.json", f"{HARDWARE}/scenario.json"):
+        if inside(root, path).exists():
+            put(root, path, text, 0o644)
+    inside(root, CUT).unlink(missing_ok=True)
+
+
+def root_of(lab: Lab, host: str) -> Path:
+    """A host's file system seen from here."""
+    known = {entry.name: entry for entry in lab.hosts}
+    if host not in known:
+        raise LabError(f"lab {lab.name} has no host {host!r}")
+    return known[host].root
+
+
+def files(scenario: Scenario, bare: bool = False) -> Files:
+    """Every file of a dressed host, as path -> (text, mode)."""
+    made = machine_files(scenario)
+    if bare:
+        none = {"old": None, "new": None, "boot": ""}
+        return made | {INSTALLED: (json.dumps({"driver": none}) + "\n", 0o644)}
+    made |= layout.launchers(tools(scenario), code_of(scenario))
+    return made | (ascend_files(scenario) if scenario["family"] != "nvidia" else nvidia_files(scenario))
+
+
+def machine_files(scenario: Scenario) -> Files:
+    """What makes the machine, with or without a driver."""
+    text = json.dumps(scenario, indent=1) + "\n"
+    driver = next(iter(layout.NVIDIA_TOOLS)) if scenario["family"] == "nvidia" else layout.DRIVER_INFO
+    script = NODES.format(driver=driver, nodes=" ".join(nodes(scenario)))
+    return {
+        **code_files(HARDWARE),
+        f"{HARDWARE}/install": (layout.INSTALLER, 0o755),
+        SCENARIO: (text, 0o644),
+        f"{HARDWARE}/scenario.json": (text, 0o644),
+        "/usr/local/lib/vllm-lab-nodes": (script, 0o755),
+        "/etc/systemd/system/vllm-lab-nodes.service": (UNIT, 0o644),
+    }
+
+
+def code_files(code: str) -> Files:
+    """The simulators, below a folder of a host."""
     made = {f"{code}/lab/sim/{source.name}": (source.read_text(), 0o644) for source in sorted(SIM.glob("*.py"))}
-    made[f"{code}/lab/__init__.py"] = ("", 0o644)
-    made |= {"/etc/vllm-lab/scenario.json": (text, 0o644), f"{code}/scenario.json": (text, 0o644)}
-    made["/usr/local/lib/vllm-lab-nodes"] = (NODES.format(nodes=" ".join(nodes(scenario))), 0o755)
-    made["/etc/systemd/system/vllm-lab-nodes.service"] = (UNIT, 0o644)
-    for path, (module, function) in tools(scenario).items():
-        tool = Path(path).name
-        made[path] = (LAUNCHER.format(code=code, module=module, function=function, tool=tool), 0o755)
-    return made | (ascend_files(scenario) if ascend else nvidia_files(scenario))
+    return made | {f"{code}/lab/__init__.py": ("", 0o644)}
+
+
+def code_of(scenario: Scenario) -> str:
+    """Where the tools of a machine find the simulators."""
+    return layout.NVIDIA_CODE if scenario["family"] == "nvidia" else ASCEND_CODE
 
 
 def tools(scenario: Scenario) -> dict[str, tuple[str, str]]:
     """The tools of the machine: path -> module and function."""
     if scenario["family"] != "nvidia":
-        return ASCEND_TOOLS
-    return NVIDIA_TOOLS | (FABRIC_MANAGER if scenario["fabric_manager_version"] else {})
+        return layout.ASCEND_TOOLS
+    return layout.NVIDIA_TOOLS | (FABRIC_MANAGER if scenario["fabric_manager_version"] else {})
 
 
 def absent(scenario: Scenario) -> list[str]:
@@ -163,19 +216,24 @@ def absent(scenario: Scenario) -> list[str]:
     return ["/var/lib/vllm-lab/hccn.json", *([] if scenario["hccn_conf"] else ["/etc/hccn.conf"])]
 
 
-def ascend_files(scenario: Scenario) -> dict[str, tuple[str, int]]:
+def forgotten(bare: bool) -> list[str]:
+    """What packages noted down, which counts no more once a host is dressed."""
+    return [CUT, *([] if bare else [INSTALLED, f"{ASCEND_CODE}/installed.json"])]
+
+
+def ascend_files(scenario: Scenario) -> Files:
     """What the driver's installer leaves on a host."""
-    version = scenario["driver_version"]
-    made = {
-        "/usr/local/Ascend/driver/version.info": f"Version={version}\nascendhal_version=7.35.23\n",
-        "/usr/local/Ascend/firmware/version.info": f"Version={scenario['firmware_version']}\n",
-        "/usr/local/Ascend/driver/lib64/driver/libascend_hal.so": "the lab's stand-in\n",
-        "/usr/local/dcmi/libdcmi.so": "the lab's stand-in\n",
-        "/etc/ascend_install.info": INSTALL_INFO.format(status=scenario["install_status"]),
+    info = layout.install_info(layout.installed_by(status=scenario["install_status"]))
+    made: Files = {
+        **code_files(ASCEND_CODE),
+        f"{ASCEND_CODE}/scenario.json": (json.dumps(scenario, indent=1) + "\n", 0o644),
+        **layout.driver_libraries(scenario["driver_version"]),
+        **layout.firmware(scenario["firmware_version"]),
+        layout.INSTALL_INFO: (info, 0o644),
     }
     if scenario["hccn_conf"]:
-        made["/etc/hccn.conf"] = hccn_conf(scenario["devices"])
-    return {path: (text, 0o644) for path, text in made.items()}
+        made["/etc/hccn.conf"] = (hccn_conf(scenario["devices"]), 0o644)
+    return made
 
 
 def hccn_conf(devices: Mapping[str, Scenario]) -> str:
@@ -189,7 +247,7 @@ def hccn_conf(devices: Mapping[str, Scenario]) -> str:
     )
 
 
-def nvidia_files(scenario: Scenario) -> dict[str, tuple[str, int]]:
+def nvidia_files(scenario: Scenario) -> Files:
     """The container toolkit's hook, which has nothing to do here, and the fabric manager's unit."""
     made = {HOOK: ("#!/bin/sh\nexit 0\n", 0o755)}
     if scenario["fabric_manager_version"]:
@@ -205,16 +263,18 @@ def nodes(scenario: Scenario) -> list[str]:
     return list(PLATFORMS[scenario["family"]].devices(present))
 
 
-def activation(scenario: Scenario) -> str:
+def activation(scenario: Scenario, bare: bool = False) -> str:
     """The shell text that makes the files count."""
     lines = ["set -e", "systemctl daemon-reload", "systemctl enable -q vllm-lab-nodes"]
     lines.append("systemctl restart vllm-lab-nodes")
+    if bare:
+        return "\n".join(lines)
     if scenario["family"] == "nvidia":
         if scenario["fabric_manager_version"]:
             lines.append(f"systemctl {'start' if scenario['fabric_manager_active'] else 'stop'} nvidia-fabricmanager")
         lines.append(DOCKER_AGAIN)
     else:
-        lines.append("ln -sf /usr/local/Ascend/driver/tools/hccn_tool /usr/bin/hccn_tool")
+        lines.append(f"ln -sf /usr/local/Ascend/driver/tools/hccn_tool {layout.HCCN_LINK}")
     return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ PACKAGES = (
     # The engine's CPU kernels need both; without libnuma they fail to import and the engine dies after a minute.
     *("libnuma1", "libgomp1"),
     "haproxy",
+    "nftables",
 )
 DOCKER_PACKAGES = ("docker.io", "iptables")
 

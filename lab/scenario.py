@@ -35,6 +35,13 @@ WORDS: dict[str, tuple[object, ...]] = {
     "ecc_mode": ("Enabled", "Disabled"),
     "mig": ("Enabled", "Disabled"),
     "fabric_state": ("Not Started", "In Progress", "Completed"),
+    "only": ("driver", "firmware", "toolkit", "ops", "nnal", None),
+    "cut_at": ("before", "middle", None),
+    "fail": (
+        *("0x0001", "0x0002", "0x0003", "0x0004", "0x0080", "0x0090", "0x0091", "0x0093", "0x0094", "0x0095"),
+        *("0x0096", None),
+    ),
+    "firmware_counts": ("after reboot", "at once"),
 }
 # Buses as an Atlas 800 A2 and an HGX H100 number them.
 NPU_BUSES = ("C1", "01", "C2", "02", "81", "41", "82", "42")
@@ -73,6 +80,23 @@ def healthy(family: str, server_index: int = 0) -> Scenario:
     }
 
 
+def installing() -> Scenario:
+    """What happens when one of the lab's packages is installed on the host."""
+    return {
+        "only": None,  # the package for which the rest is said; null: all
+        "reboot": False,  # the driver takes effect with the next boot
+        "busy": False,  # something holds the devices: the kernel's modules stay, and a reboot is needed
+        "chips_not_ready": False,
+        "cut_at": None,  # the power goes, before the first file or in the middle; once, the next run goes through
+        "fail": None,  # it ends with this error number of the vendor
+        "firmware_counts": "after reboot",  # the vendor's: with a reboot, or a driver installed after it
+        "seconds": 0.1,
+        "arch": None,  # of the machine as a package sees it; null: as uname -m says
+        "tools": [],  # what a driver looks for before it begins: ["ifconfig", "lspci"]
+        "headers": False,  # the driver builds its module, and needs /lib/modules/.../build
+    }
+
+
 def npu_host(family: str, server_index: int) -> Scenario:
     """What all NPUs of a host share."""
     return {
@@ -88,6 +112,7 @@ def npu_host(family: str, server_index: int) -> Scenario:
         "super_pod_id": 0,
         "super_pod_size": 384,
         "peers": [],  # addresses in the fabric that answer; dress_fleet fills in those of all hosts
+        "install": installing(),
     }
 
 
@@ -151,6 +176,7 @@ def gpu_host(server_index: int) -> Scenario:
         "driver_works": True,
         "fabric_manager_version": "580.95.05",  # null: not installed
         "fabric_manager_active": True,
+        "install": installing(),
         "devices": {str(number): gpu(number, server_index) for number in range(FAMILIES["nvidia"])},
     }
 

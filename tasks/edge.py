@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -25,13 +24,13 @@ import pyinfra
 from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, PyinfraCommand
-from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.state import BaseStateCallback, State
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 from fleet import waivers
-from fleet.findings import Finding, error, errors
+from fleet.findings import Finding, errors
 from fleet.folding import fold
+from tasks import transport
 from tasks.show import styled
 
 EXIT_INTERRUPTED = 130
@@ -139,16 +138,16 @@ class _Watcher(BaseStateCallback):
     def host_before_connect(state: State, host: Any) -> None:
         if getattr(host.data, "ssh_strict_host_key_checking", None) is None:  # pyinfra would take any new key
             host.connector.data["ssh_strict_host_key_checking"] = "yes"
-        _fail_alone(host.connector)
+        transport.fail_alone(host.connector)
 
     @staticmethod
     def host_connect(state: State, host: Any) -> None:
-        _tune_transport(host)
+        transport.tune(host)
         _count_commands(host)
 
     @staticmethod
     def host_connect_error(state: State, host: Any, error: Exception) -> None:
-        say(_connect_finding(host.name, str(error.args[0] if error.args else error)))
+        say(transport.why_not(host.name, str(error.args[0] if error.args else error)))
 
     @staticmethod
     def operation_start(state: State, op_hash: str) -> None:
@@ -158,39 +157,6 @@ class _Watcher(BaseStateCallback):
     def operation_end(state: State, op_hash: str) -> None:
         name, started = steps.pop()
         steps.append((name, time.monotonic() - started))
-
-
-def _fail_alone(connector: Any) -> None:
-    """A key that is not there is pyinfra's error with a traceback for each host; here one of the host alone."""
-    connect = connector.connect
-
-    def connect_or_say_why(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return connect(*args, **kwargs)
-        except ConnectError:
-            raise
-        except PyinfraError as exc:
-            raise ConnectError(str(exc)) from exc
-
-    connector.connect = connect_or_say_why
-
-
-# A host that is gone is told after this long; paramiko by itself would wait without an end.
-LOST_AFTER_SECONDS = 60
-
-
-def _tune_transport(host: Any) -> None:
-    """No waiting for acknowledgements (Nagle: 40 ms lost with every command), and an end to waiting for the dead."""
-    client = getattr(host.connector, "client", None)
-    transport = client.get_transport() if client else None
-    sock = getattr(transport, "sock", None)
-    if isinstance(sock, socket.socket):  # behind a jump host it is a channel
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, LOST_AFTER_SECONDS // 4)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, LOST_AFTER_SECONDS // 4)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_AFTER_SECONDS * 1000)
 
 
 def _count_commands(host: Any) -> None:
@@ -203,28 +169,6 @@ def _count_commands(host: Any) -> None:
 
     for name in ("run_shell_command", "put_file", "get_file"):
         setattr(host.connector, name, counted(getattr(host.connector, name)))
-
-
-def _connect_finding(name: str, text: str) -> Finding:
-    """pyinfra's words for a failed connection, with what to do about it."""
-    low = text.lower()
-    if "private key" in low and ("no such" in low or "invalid" in low):
-        mend = "mend ssh_key in the inventory: the path of a private key on this machine"
-        return error("HOST-LOGIN", name, "there is no such key here, or it cannot be used", mend, text)
-    if "authentication" in low or "no authentication methods" in low or "private key" in low:
-        mend = "set ssh_user and ssh_key, and put the public key into its authorized_keys"
-        return error("HOST-LOGIN", name, "the host refuses the login", mend, text)
-    if "does not match" in low:
-        mend = "find out why: a new installation (then ssh-keygen -R its name), or another machine in between"
-        return error("HOST-KEY", name, "the host's key is another than the known one", mend, text)
-    if "host key" in low or "known_hosts" in low:
-        mend = "compare it with the machine's own and add it to known_hosts: ssh-keyscan, see docs/inventory.md"
-        return error("HOST-KEY", name, "the host's key is not known yet", mend, text)
-    if "resolve" in low:
-        return error("HOST-NAME", name, "the name does not resolve", "set ssh_hostname to its address", text)
-    return error(
-        "HOST-DOWN", name, "the host does not answer on SSH", "start it, or take it out of the inventory", text
-    )
 
 
 # What deploys and operations use
@@ -330,13 +274,15 @@ def lost_hosts() -> frozenset[str]:
     return frozenset(h.name for h in wanted if h not in state.active_hosts)
 
 
-def run_here(command: Any, *, stdin: str | None = None, live: bool = False) -> tuple[bool, list[str], list[str]]:
+def run_here(
+    command: Any, *, stdin: str | None = None, live: bool = False, as_login: bool = False
+) -> tuple[bool, list[str], list[str]]:
     """Run a command on the current host with the operation's rights: (succeeded, output lines, error lines).
 
-    ``live`` prints the lines as they come, for long waits.
+    ``live`` prints the lines as they come, for long waits; ``as_login`` leaves it to the command to become root.
     """
     state, host = _state(), current_host()
-    arguments = _connector_arguments()
+    arguments = {} if as_login else _connector_arguments()
     if stdin is not None:
         arguments["_stdin"] = stdin
     show = live or state.print_output
@@ -345,6 +291,16 @@ def run_here(command: Any, *, stdin: str | None = None, live: bool = False) -> t
     except (SSHException, OSError, EOFError) as exc:
         return False, [], [f"the connection is lost ({exc})"]
     return status, output.stdout_lines, output.stderr_lines
+
+
+def reconnect(seconds: float) -> str:
+    """A new connection to the current host; empty, or why there is none after so many seconds."""
+    return transport.reconnect(current_host(), seconds)
+
+
+def tell(line: str) -> None:
+    """One line about the current host, as the run goes on."""
+    logger.info(f"{current_host().print_prefix}{line}")
 
 
 def _connector_arguments() -> dict[str, Any]:

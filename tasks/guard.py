@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from tasks.show import show
 EXIT_ERRORS, EXIT_UNUSABLE = 1, 2
 # Deploys that change nothing.
 READING = ("preflight",)
+# Deploys that treat each host alone, so that a limit may cut an instance.
+PREPARING = ("prepare", "base", "drivers", "containers", "images", "firewall", "reboot")
 
 _plans: dict[str, Plan] = {}
 
@@ -34,6 +37,8 @@ def check_before_connecting(params: dict[str, Any]) -> None:
         show(exc.findings)
         sys.exit(exit_code(exc))
     findings = check_plan(the_plan)
+    if prepares(params):  # nobody else needs the bundle
+        findings = tuple(replace(f, severity="error") if f.rule.startswith("BUNDLE-") else f for f in findings)
     show(findings)
     if errors(findings):
         sys.exit(EXIT_ERRORS)
@@ -52,6 +57,12 @@ def only_reads(params: dict[str, Any]) -> bool:
     """Whether the run's deploys change nothing, so that nobody need confirm them."""
     given = [Path(str(op)).stem for op in params.get("operations") or ()]
     return bool(given) and all(name in READING for name in given)
+
+
+def prepares(params: dict[str, Any]) -> bool:
+    """Whether the run's deploys make hosts ready."""
+    given = [Path(str(op)).stem for op in params.get("operations") or ()]
+    return bool(given) and all(name in PREPARING for name in given)
 
 
 def is_attended() -> bool:
@@ -105,6 +116,8 @@ def _refuse_empty_limit(the_plan: Plan, params: dict[str, Any]) -> None:
     left = (matching("limit") or names) - matching("exclude")
     if not left:
         raise FleetError(error("RUN-LIMIT", "--limit, --exclude", "they leave no host", "leave one in"))
+    if prepares(params):
+        return
     for instance in the_plan.instances:
         members = [m.node.name for m in instance.members]
         if instance.is_group and 0 < len(left.intersection(members)) < len(members):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import shlex
 import sys
 import time
 from typing import Any
@@ -15,14 +14,13 @@ from pyinfra.api.facts import FactBase
 
 from fleet import admission, snapshot, waivers
 from fleet.checks import check_plan
-from fleet.findings import Finding, counted, error
+from fleet.findings import Finding, counted
 from fleet.machine import modules
 from fleet.snapshot import Snapshot
 from fleet.topology import Plan
-from tasks import edge, guard
+from tasks import asking, edge, guard
 from tasks.edge import host
 
-_NO_SUDO = "no-sudo"
 _seen: dict[str, Snapshot] = {}
 _looked_at: set[str] = set()
 _found: list[Finding] = []
@@ -42,13 +40,11 @@ class HostSnapshot(FactBase[Any]):
         script = snapshot.command(admission.question(plan, node), modules.sections(plan, node, whole))
         if not become:
             return StringCommand(script)
-        text = f's={shlex.quote(script)}; if [ $(id -u) = 0 ]; then sh -c "$s"; '
-        text += 'elif sudo -n true 2>/dev/null; then sudo -n sh -c "$s"; '
-        return StringCommand(text + f"else echo {_NO_SUDO}; fi")
+        return StringCommand(asking.as_root(script))
 
     def process(self, output: list[str]) -> Any:
-        if output[-1:] == [_NO_SUDO]:
-            return _NO_SUDO
+        if output[-1:] == [asking.NO_SUDO]:
+            return asking.NO_SUDO
         try:
             return snapshot.parse(output)
         except ValueError:
@@ -63,8 +59,7 @@ def survey(plan: Plan, whole: bool = False) -> Snapshot | None:
     With the last host, hosts that work together are compared; those that differ fail before anything is written.
     """
     node = plan.fleet.node(host.name)
-    # pyinfra would ask for a password where nobody can type one; sudo is tried without, unless one is given.
-    become = bool(host.data.get("_sudo", False)) and not host.data.get("_sudo_password", None)
+    become = asking.tries_sudo()
     arguments: dict[str, Any] = {"_sudo": False} if become else {}
     asked = time.monotonic()
     seen = host.get_fact(HostSnapshot, of=host.name, become=become, whole=whole, _ignore_errors=True, **arguments)
@@ -72,7 +67,7 @@ def survey(plan: Plan, whole: bool = False) -> Snapshot | None:
         _seen[host.name] = seen = snapshot.timed(seen, asked, time.monotonic())
         findings = list(admission.judge(plan, node, seen))
     else:
-        findings = [_no_answer(seen)]
+        findings = [asking.no_answer(seen)]
     _looked_at.add(host.name)
     findings += _agree(plan)
     _found.extend(waivers.apply(plan, findings))
@@ -84,15 +79,6 @@ def _agree(plan: Plan) -> list[Finding]:
     if edge.hosts_left() - _looked_at:
         return []
     return admission.differences(plan, _seen)
-
-
-def _no_answer(said: object) -> Finding:
-    if said == _NO_SUDO:
-        user = host.data.get("ssh_user", None) or "the login"
-        mend = f"let {user} use sudo without a password, or give _sudo_password"
-        return error("HOST-SUDO", host.name, f"{user} may not become root", mend)
-    what = "the first command had no answer; the login's shell or sudo did not run it"
-    return error("HOST-ANSWER", host.name, what, "try it: ssh to the host as this user and run sudo -n id")
 
 
 def preflight(plan: Plan) -> None:

@@ -151,11 +151,15 @@ def _body(script: str) -> str:
 
 def _register() -> None:
     """Commands that live in modules of their own."""
+    from fleet.cli.bundle import bundle
+    from fleet.cli.catalogue import catalogue
     from fleet.cli.draw import draw
     from fleet.cli.explain import explain
     from fleet.cli.flags import flags
     from fleet.cli.run import run
 
+    main.add_command(bundle)
+    main.add_command(catalogue)
     main.add_command(draw)
     main.add_command(explain)
     main.add_command(flags)

@@ -128,7 +128,7 @@ class Step:
     name: str  # in plain words, what will be so: "driver 25.5.1 (there is 25.3.RC1)"
     script: str
     seconds: int = 300  # after this long it is ended
-    stdin: str | None = None  # text files' content, so that none of it stands in an argument
+    stdin: str | None = field(default=None, repr=False)  # text that may hold a secret, so in no argument
     sources: tuple[Source, ...] = ()
     read: Callable[[bool, Sequence[str]], Outcome] | None = None
     # Shell text for a new connection, made after the script: where a change could cut the host off, the script arms

@@ -100,7 +100,11 @@ def answer(arguments: list[str]) -> list[str]:
     if len(arguments) < 4 or arguments[0] != "-i":
         raise Refused("Usage: hccn_tool -i <device> -<command> -g|-s [parameters]")
     one = store.scenario()
-    if not arguments[1].isdigit() or int(arguments[1]) not in store.devices(one, "davinci"):
+    if (
+        one["driver_version"] is None
+        or not arguments[1].isdigit()
+        or int(arguments[1]) not in store.devices(one, "davinci")
+    ):
         raise Refused(NOT_THERE)
     port = Port(one, int(arguments[1]))
     command, action, rest = arguments[2], arguments[3], arguments[4:]

@@ -16,6 +16,11 @@ NO_DRIVER = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
     "Make sure that the latest NVIDIA driver is installed and running.\n"
 )
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: {library}"
+FABRIC_MISMATCH = (
+    "fabric manager NVIDIA GPU driver interface version {fabric} don't match with driver version {driver}. "
+    "Please update with matching NVIDIA driver package."
+)
 Devices = dict[int, Document]
 Value = Callable[[Document, int, Document], object]
 
@@ -79,11 +84,25 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def fabric_manager(arguments: Sequence[str]) -> int:
-    """`nv-fabricmanager --version`."""
-    if list(arguments) not in (["--version"], ["-v"]):
-        print("the lab's nv-fabricmanager knows --version alone", file=sys.stderr)
+    """`nv-fabricmanager --version`, and its start with `-c FILE`, which needs a driver of the same version."""
+    one = store.scenario()
+    if list(arguments) in (["--version"], ["-v"]):
+        print(f"Fabric Manager version is : {one['fabric_manager_version']}")
+        return 0
+    if list(arguments[:1]) != ["-c"]:
+        print("the lab's nv-fabricmanager knows --version and -c alone", file=sys.stderr)
         return 1
-    print(f"Fabric Manager version is : {store.scenario()['fabric_manager_version']}")
+    fabric, driver = one["fabric_manager_version"], one["driver_version"]
+    if driver is None or fabric != driver:
+        print(FABRIC_MISMATCH.format(fabric=fabric, driver=driver), file=sys.stderr)
+        return 1
+    return service(["nvidia-fabricmanager"])
+
+
+def service(arguments: Sequence[str]) -> int:
+    """One of the driver's services runs from now on."""
+    store.UNITS.mkdir(parents=True, exist_ok=True)
+    (store.UNITS / arguments[0]).touch()
     return 0
 
 
@@ -92,6 +111,9 @@ def answer(arguments: list[str]) -> list[str]:
     one = store.scenario()
     if not one["driver_works"]:
         raise Refused(NO_DRIVER, 9)
+    library = one.get("library_version", one["driver_version"])
+    if library != one["driver_version"]:
+        raise Refused(MISMATCH.format(library=".".join(str(library).split(".")[:2])), 18)
     options = parse(arguments)
     found = chosen(store.devices(one, "nvidia"), options.get("-i"))
     if not found:

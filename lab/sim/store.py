@@ -14,13 +14,71 @@ from typing import Any
 ROOT = Path(os.environ.get("VLLM_LAB_ROOT", "/"))  # elsewhere in unit tests
 SCENARIO = ROOT / "etc/vllm-lab/scenario.json"
 COPY = Path(__file__).parents[2] / "scenario.json"
+# What the lab's packages put there, and when it takes effect; without it the scenario's versions are there.
+INSTALLED = ROOT / "var/lib/vllm-lab/installed.json"
+BOOT_ID = ROOT / "proc/sys/kernel/random/boot_id"
+UNITS = ROOT / "run/vllm-lab-units"  # a file for each of the driver's services that runs
 
 Document = dict[str, Any]
 
+# Branches of the NPU driver and of the firmware that its release list names; a branch that is not here fits all.
+FIRMWARE_OF = {"23.0": "7.1", "24.1": "7.5", "25.0": "7.7", "25.2": "7.7", "25.3": "7.8", "25.5": "7.8", "26.0": "9.0"}
+
 
 def scenario() -> Document:
-    """The host's scenario."""
-    return read(SCENARIO if SCENARIO.exists() else COPY)
+    """The host's scenario, with the versions that packages brought since."""
+    if not SCENARIO.exists():
+        return as_installed(read(COPY), read(COPY.with_name(INSTALLED.name)))
+    return as_installed(read(SCENARIO), read(INSTALLED))
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def running(entry: Document) -> str | None:
+    """The version that works now: what was installed in this boot and needs another one does not yet."""
+    version = entry["old"] if entry["boot"] and entry["boot"] == boot_id() else entry["new"]
+    return None if version is None else str(version)
+
+
+def as_installed(one: Document, installed: Document) -> Document:
+    """The scenario as it is with these packages."""
+    for part in ("driver", "firmware"):
+        if part in installed:
+            one[f"{part}_version"] = running(installed[part])
+    if "driver" not in installed:
+        return one
+    if one["family"] == "nvidia":
+        return with_gpu_packages(one, installed)
+    if one["driver_version"] is None:
+        one["dcmi_error"] = one["dcmi_error"] or -8001
+    elif one["compatibility"] == "OK" and not fits(one["driver_version"], one["firmware_version"]):
+        one["compatibility"] = "NOK"
+    return one
+
+
+def fits(driver: str, firmware: str) -> bool:
+    """Whether driver and firmware of NPUs are of one release list."""
+    wanted = FIRMWARE_OF.get(".".join(driver.split(".")[:2]))
+    return wanted is None or firmware.startswith(f"{wanted}.")
+
+
+def with_gpu_packages(one: Document, installed: Document) -> Document:
+    """A GPU host whose driver came in packages: its services decide what the devices say."""
+    one["library_version"] = installed["driver"]["new"]
+    one["driver_works"] = one["driver_works"] and one["driver_version"] is not None
+    one["fabric_manager_version"] = installed.get("fabric_manager")
+    for device in one["devices"].values():
+        if not (UNITS / "nvidia-fabricmanager").exists():
+            device["fabric_state"] = "In Progress"
+        if not (UNITS / "nvidia-persistenced").exists():
+            device["persistence"] = "Disabled"
+    return one
 
 
 def read(path: Path) -> Document:

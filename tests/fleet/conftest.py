@@ -15,7 +15,10 @@ import yaml
 from lab.fleet import Lab
 
 REPOSITORY = Path(__file__).parents[2]
-NAME, SUBNET = "fleettest", "10.231.80.0/24"
+# Two runs beside each other, as `make fleet` has them, need a lab each.
+NAME, SUBNET = (
+    ("besidetest", "10.231.79.0/24") if os.environ.get("VLLM_FLEET_BESIDE") else ("fleettest", "10.231.80.0/24")
+)
 # The stand-in engine outside an image: its flag tables lie beside its folder.
 STAND_IN = {
     str(REPOSITORY / "lab" / "standin"): "/opt/standin",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyinfra.api.exceptions import ConnectError, PyinfraError
 
-from tasks import edge
+from tasks import transport
 
 
 class Connector:
@@ -23,18 +23,18 @@ class Connector:
 @pytest.mark.parametrize("error", [PyinfraError("No such private key file: /nope"), ConnectError("timed out")])
 def test_what_keeps_a_host_from_being_reached_is_its_own_error(error: Exception) -> None:
     connector = Connector(error)
-    edge._fail_alone(connector)
+    transport.fail_alone(connector)
     with pytest.raises(ConnectError, match=str(error)):
         connector.connect()
 
 
 def test_a_host_that_is_reached_is_reached() -> None:
     connector = Connector(None)
-    edge._fail_alone(connector)
+    transport.fail_alone(connector)
     assert connector.connect() == "connected"
 
 
 def test_a_missing_key_is_told_as_a_login_that_is_refused() -> None:
-    found = edge._connect_finding("a", "No such private key file: /nope")
+    found = transport.why_not("a", "No such private key file: /nope")
     assert (found.rule, found.where) == ("HOST-LOGIN", "a")
     assert found.what == "there is no such key here, or it cannot be used"

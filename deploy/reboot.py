@@ -1,0 +1,12 @@
+"""Restart the hosts that need it, in waves, and none whose units serve unless the inventory says so.
+
+pyinfra inventories/a3-pd.py deploy/reboot.py
+"""
+
+from tasks import guard, preparing
+from tasks.edge import host
+
+plan = guard.current_plan()
+
+for wave in host.loop(preparing.waves(plan)):
+    preparing.restart(name=f"restart where needed: {', '.join(wave)}", plan=plan, wave=wave)

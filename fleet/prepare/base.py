@@ -1,0 +1,316 @@
+"""The system below everything else: packages of the distribution, the clock, and the kernel's settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from typing import Literal
+
+from pydantic import ValidationError
+
+from fleet import FILES, yamlfile
+from fleet.findings import Finding, FleetError, error, warning
+from fleet.inventory import Node
+from fleet.machine.host import TIME_SERVICES
+from fleet.prepare import common, packages, tuning
+from fleet.prepare.common import BROUGHT, DEBIAN, Outcome, Source, Step, Work
+from fleet.recipe import Strict
+from fleet.topology import Plan
+
+SOURCES_FILE = "/etc/chrony/sources.d/vllm-fleet.sources"
+TIMESYNCD_FILE = "/etc/systemd/timesyncd.conf.d/vllm-fleet.conf"
+_BEGINS, _ENDS = "# vllm-fleet begins", "# vllm-fleet ends"
+# chrony's own configuration: Debian's and the RHEL family's place.
+_CHRONY = "c=/etc/chrony/chrony.conf; test -e $c || c=/etc/chrony.conf"
+# What tells a package manager what a repository holds: compared by content, because its size may stay the same.
+_INDEX = ("Packages", "Packages.gz", "Packages.xz", "Release", "InRelease", "repomd.xml")
+
+
+class Need(Strict):
+    """A program or file that must be there, and the package that brings it."""
+
+    program: str = ""
+    paths: tuple[str, ...] = ()
+    apt: str
+    dnf: str
+    whose: Literal["every", "ascend", "firewall"] = "every"
+    optional: bool = False
+
+    def name(self, family: str, kernel: str) -> str:
+        return (self.apt if family == DEBIAN else self.dnf).replace("{kernel}", kernel)
+
+    @property
+    def mark(self) -> str:
+        return self.program or self.paths[0]
+
+
+class _Table(Strict):
+    title: str
+    source: str
+    needs: tuple[Need, ...]
+
+
+@cache
+def table() -> tuple[Need, ...]:
+    """What files/prepare/packages.yaml says."""
+    document = yamlfile.read(FILES / "prepare" / "packages.yaml")
+    try:
+        return _Table.model_validate(document.data).needs
+    except ValidationError as exc:
+        raise FleetError(*yamlfile.explain(exc, document, _Table, "RULE-KEY")) from exc
+
+
+@dataclass(frozen=True)
+class State:
+    """How the host is now."""
+
+    there: frozenset[str] = frozenset()  # marks of needs that are met
+    unfinished: bool = False  # dpkg was cut in the middle
+    driver: str = ""  # of Ascend, where one is installed
+    source: str = ""  # sha256 of the file that names our sources
+    repository: Mapping[str, int] = field(default_factory=dict)  # files of apt/ and dnf/ that were brought, with sizes
+    index: Mapping[str, str] = field(default_factory=dict)  # their sums, of those that say what the others are
+    time: frozenset[str] = frozenset()  # services that set the clock
+    time_servers: tuple[str, ...] = ()  # that we gave them
+    synchronised: bool | None = None
+    tuning: tuning.State = field(default_factory=tuning.State)
+
+
+def sections(plan: Plan, node: Node) -> list[str]:
+    """Asked of every host."""
+    tests = []
+    for need in table():
+        paths = [path.replace("{kernel}", "$(uname -r)") for path in need.paths]
+        test = " || ".join([*([f"command -v {need.program} >/dev/null"] if need.program else []),
+                            *(f'test -e "{path}"' for path in paths)])  # fmt: skip
+        tests.append(f"{{ {test}; }} && echo '{need.mark}'")
+    index = " -o ".join(f"-name {name}" for name in _INDEX)
+    return [
+        f"echo '@@ needs'; ( PATH=$PATH:/usr/sbin:/sbin; {'; '.join(tests)} ); "
+        "sed -n 's/^Version=/driver /p' /usr/local/Ascend/driver/version.info 2>/dev/null; "
+        "command -v dpkg >/dev/null && timeout -k 2 20 dpkg --audit </dev/null 2>/dev/null | grep -q . "
+        "&& echo unfinished",
+        f"echo '@@ packagesource'; sha256sum {packages.APT_SOURCE} {packages.DNF_SOURCE} 2>/dev/null; "
+        f"( cd {BROUGHT} && find apt dnf -type f -printf '%s %p\\n'; cd {BROUGHT} && "
+        f"find apt dnf -type f \\( {index} \\) -exec sha256sum {{}} + ) 2>/dev/null",
+        f"echo '@@ time'; for s in {' '.join(TIME_SERVICES)}; do "
+        'systemctl is-active -q $s 2>/dev/null && echo "active $s"; done; '
+        f"{_CHRONY}; {{ cat {SOURCES_FILE}; sed -n '/^{_BEGINS}/,/^{_ENDS}/p' $c; }} 2>/dev/null | "
+        "sed -n 's/^server \\([^ ]*\\).*/server \\1/p'; "
+        f"sed -n 's/^NTP=//p' {TIMESYNCD_FILE} 2>/dev/null | tr ' ' '\\n' | sed 's/^/server /'; "
+        "timeout -k 2 10 timedatectl show -p NTPSynchronized 2>/dev/null",
+        *tuning.sections(plan, node),
+    ]
+
+
+def parse(sections: Mapping[str, list[str]]) -> State:
+    """What was answered."""
+    needs, time = sections.get("needs", []), sections.get("time", [])
+    pairs = [line.split(None, 1) for line in sections.get("packagesource", []) if " " in line]
+    synchronised = next((line.partition("=")[2] for line in time if line.startswith("NTPSynchronized=")), "")
+    return State(
+        there=frozenset(needs),
+        unfinished="unfinished" in needs,
+        driver=next((line.partition(" ")[2] for line in needs if line.startswith("driver ")), ""),
+        source=next((s for s, path in pairs if path.startswith("/")), ""),
+        repository={path: int(size) for size, path in pairs if size.isdigit() and len(size) < 64},
+        index={path: s for s, path in pairs if len(s) == 64 and not path.startswith("/")},
+        time=frozenset(line[7:] for line in time if line.startswith("active ")),
+        time_servers=tuple(line[7:] for line in time if line.startswith("server ")),
+        synchronised={"yes": True, "no": False}.get(synchronised),
+        tuning=tuning.parse(sections),
+    )
+
+
+def refuse(work: Work) -> list[Finding]:
+    """Nothing is known of other distributions: neither packages nor places of files."""
+    tools = {DEBIAN: {"apt-get"}}.get(work.host.family, {"dnf", "yum"})
+    if work.host.family and work.host.tools & tools:
+        return []
+    what = f"this is {work.host.system or 'an unknown system'} {work.host.system_version}".rstrip()
+    if work.host.family:
+        what += f", without {' or '.join(sorted(tools))}"
+    why = "prepare knows Debian and Ubuntu, and openEuler and the RHEL family"
+    return [error("PREPARE-SYSTEM", work.name, what, "install one of these, or prepare this host by hand", why)]
+
+
+def steps(work: Work) -> list[Step]:
+    """Packages, the clock, settings."""
+    state: State = work.states["base"]
+    return [
+        *_packages(work, state),
+        *_time(work, state),
+        *tuning.steps(work, state.tuning),
+    ]
+
+
+def sources(work: Work) -> list[Step]:
+    """What must be so before any part installs a package: nothing half installed, and our own sources known."""
+    state: State = work.states["base"]
+    return [*_unfinished(work, state), *_source(work, state)]
+
+
+def _unfinished(work: Work, state: State) -> list[Step]:
+    if not state.unfinished or work.host.family != DEBIAN:
+        return []
+    script = (
+        "export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l LC_ALL=C; "
+        "dpkg --configure -a --force-confdef --force-confold </dev/null && "
+        "apt-get -y -q -o DPkg::Lock::Timeout=300 -f install </dev/null"
+    )
+    return [Step("packages whose installation was cut off, configured", script, 1800,
+                 read=packages.reader(work.name, "configuring what was cut off"))]  # fmt: skip
+
+
+def repository(work: Work) -> tuple[str | None, tuple[Source, ...]]:
+    """Where on the host the bundle's repository is, and the files of it that must be brought there first."""
+    kind = "apt" if work.host.family == DEBIAN else "dnf"
+    own = work.node.settings.bundle_on_host
+    if own and any(path.startswith(f"{own.rstrip('/')}/{kind}/") for path in work.host.files):
+        return f"{own.rstrip('/')}/{kind}", ()
+    state: State = work.states["base"]
+    bundle = work.bundle
+    at_hand = [(bundle.relative(f), f) for f in bundle.below(kind)] if bundle else []
+    if not at_hand:
+        # Brought by an earlier run; this one has no bundle.
+        return (f"{BROUGHT}/{kind}" if any(p.startswith(f"{kind}/") for p in state.repository) else None), ()
+    new = [
+        Source(f"{BROUGHT}/{path}", file.name, file.path, file.size, file.sha256)
+        for path, file in at_hand
+        if state.repository.get(path) != file.size
+        or (path in state.index and file.sha256 not in (None, state.index[path]))
+    ]
+    # What the others are is brought last, so that a repository that was cut off lacks what it does not name.
+    return f"{BROUGHT}/{kind}", tuple(sorted(new, key=lambda s: (s.name in _INDEX, s.path)))
+
+
+def _source(work: Work, state: State) -> list[Step]:
+    folder, new = repository(work)
+    path, text = packages.source(work.host.family, folder, work.node.settings.package_source)
+    same = state.source == (sha256(text.encode()).hexdigest() if text else "")
+    # Without a source of ours, what stands there is not touched: another inventory's run may have written it.
+    if not text or (same and not new):
+        return []
+    checks = "\n".join(source.check() for source in new)
+    what = " and ".join(filter(None, [folder, "package_source" if work.node.settings.package_source else ""]))
+    brought = f", {len(new)} files of it brought" if new else ""
+    return [Step(f"source of packages: {what}{brought}", f"{checks}\n{common.write(path, text)}", 600, sources=new)]
+
+
+def _missing(work: Work, state: State) -> list[Need]:
+    """What is not there. In a container the driver is the machine's, and so are the kernel's headers."""
+    ascend = work.plan.recipe.platform.startswith("ascend") and not work.host.in_container
+    wanted = work.stack.driver if work.stack else None
+    builds = ascend and (not state.driver or bool(wanted and not wanted.fits(state.driver)))
+    asked = {"every", *(["ascend"] if builds else []), *(["firewall"] if work.node.settings.firewall else [])}
+    return [need for need in table() if need.whose in asked and need.mark not in state.there]
+
+
+def _packages(work: Work, state: State) -> list[Step]:
+    missing, family = _missing(work, state), work.host.family
+    found = []
+    names = list(dict.fromkeys(n.name(family, work.host.kernel) for n in missing if not n.optional))
+    if names:
+        what = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
+        found.append(Step(what, packages.install(family, names), 1800, read=packages.reader(work.name, what)))
+    for name in dict.fromkeys(n.name(family, work.host.kernel) for n in missing if n.optional):
+        found.append(Step(f"package {name}", packages.install(family, [name]), 1800, read=_as_warning(work.name, name)))
+    return found
+
+
+def _as_warning(host: str, name: str) -> Callable[[bool, Sequence[str]], Outcome]:
+    def read(well: bool, lines: Sequence[str]) -> Outcome:
+        if well:
+            return Outcome()
+        told = packages.fault(host, f"package {name}", lines)
+        why = "a driver that has no module for just this kernel builds one with it"
+        mend = f"{told.mend}, where the driver's installation fails"
+        return Outcome((warning("PREPARE-HEADERS", host, told.what, mend, why),))
+
+    return read
+
+
+def _time(work: Work, state: State) -> list[Step]:
+    """A container has the clock of the machine that it runs on."""
+    servers = tuple(work.node.settings.time_servers)
+    if work.host.in_container:
+        return []
+    install = not state.time
+    if not install and (not servers or servers == state.time_servers or _other(state)):
+        return []
+    script, names = "", []
+    if install:
+        script += packages.install(work.host.family, ["chrony"]) + " || exit $?\n"
+        names.append("time service chrony (there is none)")
+    if servers and state.time == {"systemd-timesyncd"}:
+        text = f"[Time]\nNTP={' '.join(servers)}\n"
+        script += f"{common.write(TIMESYNCD_FILE, text)} && systemctl restart systemd-timesyncd\n"
+    else:
+        script += _chrony(servers)
+    if servers:
+        names.append(f"time servers {', '.join(servers)} (there are {', '.join(state.time_servers) or 'none of ours'})")
+    return [Step("; ".join(names), script, 1800 if install else 120, read=_time_reader(work.name))]
+
+
+def _time_reader(host: str) -> Callable[[bool, Sequence[str]], Outcome]:
+    """A clock that nobody sets is told at the end of every run, and keeps no host from serving alone."""
+
+    def read(well: bool, lines: Sequence[str]) -> Outcome:
+        told = packages.fault(host, "the time service", lines)
+        return Outcome(() if well else (warning("PREPARE-TIME", host, told.what, told.mend, told.why),))
+
+    return read
+
+
+def _chrony(servers: tuple[str, ...]) -> str:
+    """The servers as a file of their own where chrony reads such, else between two marks in its configuration."""
+    lines = "".join(f"server {server} iburst\n" for server in servers)
+    block = shlex.quote(f"{_BEGINS}\n{lines}{_ENDS}\n")
+    give = (
+        f"{_CHRONY}\nif grep -qs '^sourcedir */etc/chrony/sources.d' $c; then {common.write(SOURCES_FILE, lines)}\n"
+        f"else cp -p $c $c.new && {{ sed '/^{_BEGINS}/,/^{_ENDS}/d' $c; printf %s {block}; }} >$c.new && "
+        "mv -f $c.new $c\nfi || exit 1\n"
+    )
+    # Debian calls it chrony, the RHEL family chronyd.
+    return (give if servers else "") + (
+        "for s in chronyd chrony; do systemctl cat $s.service >/dev/null 2>&1 && break; done\n"
+        "systemctl enable $s 2>&1; systemctl restart $s || exit 1\n"
+        "timeout -k 2 40 chronyc waitsync 10 0 0 3 >/dev/null 2>&1; true\n"
+    )
+
+
+def _other(state: State) -> str:
+    """A time service that we do not know how to give servers to; the one that runs counts."""
+    known = {"chronyd", "chrony", "systemd-timesyncd"}
+    return "" if state.time & known else ", ".join(sorted(state.time))
+
+
+def prove(work: Work) -> list[Finding]:
+    """What is missing still, and whether the clock follows anybody."""
+    state: State = work.states["base"]
+    host, found = work.name, []
+    names = [n.name(work.host.family, work.host.kernel) for n in _missing(work, state) if not n.optional]
+    if names:
+        what = f"{', '.join(dict.fromkeys(names))} should have been installed, and is not there"
+        found.append(error("PREPARE-PACKAGE", host, what, "install it by hand, and see what is said then"))
+    if not work.host.in_container:
+        found += _clock(work, state)
+    return [*found, *tuning.prove(work, state.tuning)]
+
+
+def _clock(work: Work, state: State) -> list[Finding]:
+    host, found = work.name, []
+    if not state.time:
+        what, mend = "no service sets the clock", "install and enable chrony"
+        found.append(warning("PREPARE-TIME", host, what, mend))
+    elif state.synchronised is False:
+        what = f"the clock is not synchronised yet, although {', '.join(sorted(state.time))} runs"
+        mend = "name servers that it reaches by time_servers; chronyc sources shows them"
+        found.append(warning("PREPARE-TIME", host, what, mend, "it takes some minutes after a start"))
+    if work.node.settings.time_servers and _other(state):
+        what = f"the clock is set by {_other(state)}, which is not given the inventory's time_servers"
+        found.append(warning("PREPARE-TIME", host, what, "give them to it by hand, or remove it: chrony takes over"))
+    return found

@@ -1,0 +1,92 @@
+"""Restarts: which hosts together, which not at all, and the note that outlives a cut run."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from fleet.prepare import common, reboots
+from fleet.prepare.common import Host, Work
+from fleet.topology import Plan
+from tests.unit.plans import lay
+
+RECIPE = """
+title: t
+source: tests
+platform: cpu
+model: {name: m, max_position_embeddings: 4096}
+engine: {vllm: 0.32.0}
+roles: {serve: {data_parallel_size: 2}}
+"""
+FOUR = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
+
+
+def plan_of(**data: object) -> Plan:
+    return lay(RECIPE, data, serve=FOUR)
+
+
+def work(plan: Plan, **host: object) -> Work:
+    return Work(plan, plan.fleet.nodes[0], Host(**host), {})  # type: ignore[arg-type]
+
+
+def test_so_many_hosts_restart_at_once() -> None:
+    assert reboots.waves(plan_of(reboot_at_once=3)) == (tuple(FOUR[:3]), ("10.0.0.4",))
+
+
+def test_hosts_that_serve_go_one_instance_at_a_time() -> None:
+    assert reboots.waves(plan_of(reboot="even-if-serving")) == (tuple(FOUR[:2]), tuple(FOUR[2:]))
+
+
+def test_a_host_that_needs_no_restart_is_let_go_on() -> None:
+    assert reboots.refuse(work(plan_of(reboot="never"))) == []
+
+
+def test_a_restart_that_the_inventory_forbids_is_told_with_its_reason() -> None:
+    (found,) = reboots.refuse(work(plan_of(reboot="never"), reboot=("driver 25.5.1",)))
+    assert found.line() == (
+        "error: 10.0.0.1: it must be restarted: driver 25.5.1; restart it, and run this again; or leave reboot out of "
+        "the inventory [REBOOT-NEEDED]"
+    )
+
+
+def test_a_host_that_serves_is_not_restarted_unless_told() -> None:
+    busy = {"reboot": ("driver 25.5.1",), "serving": ("vllm-serve-0.service",)}
+    (found,) = reboots.refuse(work(plan_of(), **busy))
+    assert (found.rule, "vllm-serve-0.service serves" in found.what) == ("REBOOT-SERVING", True)
+    assert reboots.refuse(work(plan_of(reboot="even-if-serving"), **busy)) == []
+
+
+def noted(folder: Path, *reasons: str) -> list[str]:
+    """The note after these reasons, written by the shell text itself."""
+    for reason in reasons:
+        text = reboots.note(reason).replace(common.KEPT, str(folder))
+        subprocess.run(["sh", "-c", text], check=True, timeout=10)
+    return (folder / "reboot-needed").read_text().splitlines()
+
+
+def test_the_note_begins_with_the_boot_and_holds_each_reason_once(tmp_path: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert noted(tmp_path, "driver's module", "firmware", "driver's module") == [boot, "firmware", "driver's module"]
+    said = {"system": [f"boot {boot}"], "rebootnote": [boot, "firmware"]}
+    assert common.parse(said).reboot == ("firmware",)
+
+
+def test_a_note_of_an_earlier_boot_is_void(tmp_path: Path) -> None:
+    (tmp_path / "reboot-needed").write_text("another-boot\ndriver\n")
+    assert common.parse({"system": ["boot now"], "rebootnote": ["another-boot", "driver"]}).reboot == ()
+    assert noted(tmp_path, "firmware")[1:] == ["firmware"]
+
+
+def test_a_file_on_the_host_is_taken_before_one_in_the_bundle(tmp_path: Path) -> None:
+    from fleet.bundle import Bundle, File
+
+    (tmp_path / "a.run").write_text("12345")
+    its = work(plan_of(), files={"/mnt/b/a.run": 5})
+    its = replace(its, bundle=Bundle(tmp_path, (File(tmp_path / "a.run", 5, "ff"),)))
+    found = its.find("a*.run")
+    assert found and (found.path, found.upload, found.sha256) == ("/mnt/b/a.run", None, "ff")
+    its = replace(its, host=Host(files={"/mnt/b/a.run": 4}))
+    found = its.find("a*.run")
+    assert found and (found.path, found.upload) == ("/var/lib/vllm-fleet/bundle/a.run", tmp_path / "a.run")
+    assert its.find("b*.run") is None
