@@ -11,6 +11,7 @@ copy that was cut off is seen without reading it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -25,10 +26,15 @@ SUMS = "SHA256SUMS"
 PART = ".part"
 DEEPEST, MOST, LARGEST_SUMS = 6, 50_000, 20_000_000
 CHUNK = 1 << 20
+Tell = Callable[[int], None]
 _SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)\Z")
 _SIZE = re.compile(r"#size ([0-9]+) (.+)\Z")
 # File names go into shell text and onto hosts as they are.
 _SAFE = re.compile(r"[A-Za-z0-9._+~:@%,=-]+\Z")
+
+
+def silent(count: int) -> None:
+    """Nobody wants to know how many bytes were read."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def scan(folder: Path) -> tuple[Bundle, list[Finding]]:
         raise FleetError(error("BUNDLE-READ", str(folder), what, mend))
     faults: list[Finding] = []
     found = _walk(folder, folder, 1, {}, faults)
-    listed, sizes = _sums(folder / SUMS, faults)
+    listed, sizes = listed_sums(folder / SUMS, faults)
     faults += _against(folder, found, listed, sizes)
     files = tuple(File(folder / name, size, listed.get(name)) for name, size in found.items())
     return Bundle(folder, files), faults
@@ -110,9 +116,8 @@ def _walk(top: Path, folder: Path, depth: int, found: dict[str, int], faults: li
             continue
         if not plain:
             continue
-        if not _SAFE.match(entry.name):
-            mend = "rename it: letters, digits and . _ + ~ : @ % , = -"
-            faults.append(error("BUNDLE-NAME", repr(str(path)), "no host is given a file of this name", mend))
+        if not safe(entry.name):
+            faults.append(misnamed(path))
         elif inside and depth >= DEEPEST:
             faults.append(
                 error("BUNDLE-SIZE", str(path), f"folders lie more than {DEEPEST} deep", "give the right one")
@@ -127,37 +132,53 @@ def _walk(top: Path, folder: Path, depth: int, found: dict[str, int], faults: li
     return found
 
 
+def safe(name: str) -> bool:
+    """Whether a file of this name can be brought to a host."""
+    return bool(_SAFE.match(name))
+
+
+def misnamed(path: Path) -> Finding:
+    """What is said of a file whose name is not safe."""
+    mend = "rename it: letters, digits and . _ + ~ : @ % , = -"
+    return error("BUNDLE-NAME", repr(str(path)), "no host is given a file of this name", mend)
+
+
 def unreadable(path: Path, exc: OSError) -> Finding:
     """What is said where the system does not let a file or folder be read."""
     reason = (exc.strerror or str(exc)).lower()
     return error("BUNDLE-READ", str(path), f"cannot read: {reason}", "mend its rights, or run as who may read it")
 
 
+def unwritable(path: Path, exc: OSError) -> Finding:
+    """What is said where a file of the bundle cannot be written."""
+    full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    mend = "free some space there; what is copied stays" if full else "mend the rights of its folder, or name another"
+    mend = "remove that folder, or name another place" if exc.errno == errno.EISDIR else mend
+    return error("BUNDLE-WRITE", str(path), f"cannot write: {(exc.strerror or str(exc)).lower()}", mend)
+
+
 def differs(path: Path, why: str = "") -> Finding:
     """What is said of a file whose content is not what its sum says."""
-    what, mend = (
-        "its SHA-256 is not the one that is known",
-        "download or copy it again; if you changed it, remove SHA256SUMS and collect",
-    )
-    return error("BUNDLE-CHECKSUM", str(path), what, mend, why)
+    mend = "download or copy it again; if you changed it, remove SHA256SUMS and collect"
+    return error("BUNDLE-CHECKSUM", str(path), "its SHA-256 is not the one that is known", mend, why)
 
 
-def _sums(path: Path, faults: list[Finding]) -> tuple[dict[str, str], dict[str, int]]:
+def listed_sums(path: Path, faults: list[Finding]) -> tuple[dict[str, str], dict[str, int]]:
     """Sums and sizes by name; lines that are neither are told."""
     try:
-        if path.stat().st_size > LARGEST_SUMS:
-            raise OSError(27, "file too large")
-        text = path.read_text("utf-8")
+        text = path.read_bytes().decode("utf-8-sig") if path.stat().st_size <= LARGEST_SUMS else ""
     except FileNotFoundError:
         return {}, {}
     except UnicodeDecodeError:
-        faults.append(error("BUNDLE-SUMS", str(path), "this is no text", "make it anew: fleet bundle --collect"))
-        return {}, {}
+        text = ""
     except OSError as exc:
         faults.append(unreadable(path, exc))
         return {}, {}
     sums: dict[str, str] = {}
     sizes: dict[str, int] = {}
+    if not text and path.stat().st_size:
+        mend = "remove it, and make it anew: fleet bundle --collect"
+        faults.append(error("BUNDLE-SUMS", str(path), "this is no text of sha256sum", mend))
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{path}:{number}"
         if match := _SIZE.match(line):
@@ -198,13 +219,16 @@ def _against(
     return faults
 
 
-def digest(path: Path, tell: Callable[[int], None] = lambda count: None) -> str:
-    """SHA-256 of a file's content; ``tell`` gets the number of bytes after each piece. An OSError is the caller's."""
+def digest(path: Path, tell: Tell = silent) -> str:
+    """SHA-256 of a file's content; a FleetError where it cannot be read. ``tell`` gets the bytes of each piece."""
     its = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(CHUNK):
-            its.update(piece)
-            tell(len(piece))
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(CHUNK):
+                its.update(piece)
+                tell(len(piece))
+    except OSError as exc:
+        raise FleetError(unreadable(path, exc)) from exc
     return its.hexdigest()
 
 
@@ -217,16 +241,19 @@ def size(count: int) -> str:
 
 
 def write_sums(folder: Path, sums: Mapping[str, tuple[int, str]]) -> None:
-    """SHA256SUMS of a bundle from (size, sum) by name: beside, then renamed. An OSError is the caller's."""
+    """SHA256SUMS of a bundle from (size, sum) by name."""
     lines = [f"#size {size} {name}\n{its}  {name}\n" for name, (size, its) in sorted(sums.items())]
     replace(folder / SUMS, "".join(lines))
 
 
 def replace(path: Path, text: str) -> None:
-    """A small file written beside and renamed, whatever cuts it."""
+    """A small file written beside and renamed, whatever cuts it; a FleetError where it cannot be written."""
     beside = path.with_name(f".{path.name}{PART}")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as exc:
+        raise FleetError(unwritable(path, exc)) from exc

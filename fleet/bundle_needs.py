@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from fleet.bundle import Bundle, File, differs
 from fleet.findings import Finding, FleetError, error
 from fleet.prepare import base
 from fleet.prepare.images import tar_name
-from fleet.stacks import Package, Stack
+from fleet.stacks import GpuDriver, Stack
 from fleet.topology import Plan
 
 PACKAGES, IMAGES, APT, DNF = "packages", "images", "apt", "dnf"
@@ -40,7 +42,17 @@ class Need:
     arch: str = ""  # of an image
     names: tuple[str, ...] = ()  # of a repository's packages
     optional: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)  # that the row asks of some of them: 580.*, 580.95.05
     bytes: int = 0  # where it is known before
+
+    def exact(self, kind: str) -> list[str]:
+        """Versions that are one alone, as apt's pins or dnf's names have them."""
+        return sorted({f"{v}*" if kind == APT else v for v in self.versions.values() if "*" not in v})
+
+    def asked(self, name: str) -> str:
+        """A package as dnf is asked for it."""
+        version = self.versions.get(name, "*")
+        return name if "*" in version else f"{name}-{version}"
 
 
 @dataclass(frozen=True)
@@ -74,99 +86,41 @@ def arches(plan: Plan) -> tuple[str, ...]:
     return ("aarch64", "x86_64") if plan.recipe.platform.startswith("ascend") else ("x86_64",)
 
 
-# What other parts of the preparation install, by package manager.
-_TIME = ("chrony",)
-# Of names with | between them one will do: distributions differ.
-_DOCKER = {APT: "docker.io", DNF: "docker-ce|docker-engine|moby-engine|docker"}
-# What newer releases of a distribution have apart from Docker's own package.
-_BESIDE_DOCKER = {APT: ("docker-cli", "apparmor"), DNF: ()}
-_REPOSITORIES = (
-    (APT, "Debian, Ubuntu", "Packages", "--collect with --packages, on a machine with the hosts' release"),
-    (DNF, "openEuler, RHEL", "repomd.xml", "dnf download and createrepo_c, see docs/rack-offline.md"),
-)
-_TOOLKIT = "nvidia-container-toolkit"
-_FRONT_DOOR = "haproxy"
+def needs(
+    plan: Plan, stack: Stack | None, of: Sequence[str], kernels: Sequence[str] = (), system: str | None = None
+) -> list[Need]:
+    """All that the plan's hosts need, for these architectures; ``kernels`` are what uname -r says on them.
 
-
-@dataclass(frozen=True)
-class Wanted:
-    """Packages of one family of distributions; those that are optional are in some repositories alone."""
-
-    names: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-
-
-def wanted(plan: Plan, stack: Stack | None, kernels: Sequence[str] = ()) -> dict[str, Wanted]:
-    """The distribution's packages that hosts need, by kind; ``kernels`` are what uname -r says on them."""
-    platform, firewall = plan.recipe.platform, any(node.settings.firewall for node in plan.fleet.nodes)
-    whose = {"every", *(["ascend"] if platform.startswith("ascend") else []), *(["firewall"] if firewall else [])}
-    # A driver's module is built with the kernel's headers, whoever made the driver.
-    builds = platform != "cpu"
-    own = [n for n in base.table() if n.whose in whose or (builds and "{kernel}" in n.apt)]
-    door = [_FRONT_DOOR] if any(unit.argv[:1] == (_FRONT_DOOR,) for unit in plan.units) else []
-    containers = any(unit.image for unit in plan.units)
-    gpu = stack.gpu_driver if stack else None
-    found = {}
-    for kind in (APT, DNF):
-        drivers = (gpu.apt if kind == APT else gpu.dnf) if gpu else ()
-        more = [*_TIME, *([_DOCKER[kind]] if containers else []), *([_TOOLKIT] if gpu and containers else []), *door]
-        names = {_name(need, kind) for need in own if not need.optional} | {*more, *drivers}
-        optional = {_name(need, kind).replace("{kernel}", k) for need in own if need.optional for k in kernels or ("",)}
-        optional |= {*(_BESIDE_DOCKER[kind] if containers else ())}
-        # Without a kernel's release its headers have no name.
-        sound = {n for n in optional if not n.endswith("-")}
-        found[kind] = Wanted(tuple(sorted(n for n in names if "{" not in n)), tuple(sorted(sound)))
-    return found
-
-
-def _name(need: base.Need, kind: str) -> str:
-    return need.apt if kind == APT else need.dnf
-
-
-def needs(plan: Plan, stack: Stack | None, of: Sequence[str], packages: Mapping[str, Wanted]) -> list[Need]:
-    """All that the plan's hosts need, for these architectures; ``packages`` as ``wanted`` gives them, of the families
-    of distributions that the hosts have.
+    ``system`` is their kind of packages, None where it is not told.
     """
     if stack is None and plan.recipe.platform != "cpu":
         what = "neither inventory nor recipe names a row of the catalogue"
         mend = "add catalogue = '...' to the group_data; fleet catalogue lists the rows"
         why = "it tells which driver the hosts need"
         raise FleetError(error("CATALOGUE-NAME", plan.fleet.source, what, mend, why))
-    return [*_vendors(plan, stack, of), *_images(plan, of), *_repositories(plan, packages), *_weights(plan)]
+    packages = [its for its in repositories(plan, stack, kernels) if system in (None, its.place)]
+    return [*(_vendors(plan, stack, of) if stack else []), *_images(plan, of), *packages, *_weights(plan)]
 
 
-def _vendors(plan: Plan, stack: Stack | None, of: Sequence[str]) -> list[Need]:
+def _vendors(plan: Plan, stack: Stack, of: Sequence[str]) -> list[Need]:
     """Driver and firmware; CANN where engines run outside containers."""
-    if stack is None:
-        return []
     native = any(unit.serves_model and not unit.image for unit in plan.units)
+    hdk, cann = (part.version if part else "" for part in (stack.driver, stack.cann))
     parts = [
-        ("driver", stack.driver, f"the vendor's support site, driver of Ascend HDK {_of(stack.driver)}"),
-        ("firmware", stack.firmware, f"the vendor's support site, firmware of Ascend HDK {_of(stack.driver)}"),
+        ("driver", stack.driver, f"the vendor's support site, driver of Ascend HDK {hdk}"),
+        ("firmware", stack.firmware, f"the vendor's support site, firmware of Ascend HDK {hdk}"),
         ("GPU driver", stack.gpu_driver, "the vendor's site"),
         ("container toolkit", stack.toolkit, "the vendor's site"),
-        ("CANN", stack.cann if native else None, f"the vendor's community site, CANN {_of(stack.cann)}"),
+        ("CANN", stack.cann if native else None, f"the vendor's community site, CANN {cann}"),
     ]
     found: list[Need] = []
     for title, part, get in parts:
         for package in part.packages if part else ():
-            version = f" {part.version}" if part and part.exact else ""
-            found += [_package(f"{title}{version}", package, arch, get) for arch in _arches(package, of)]
+            what = f"{title} {part.version}" if part and part.exact else title
+            for arch in of if "{arch}" in package.pattern else ("",):
+                its = f"{what}, {arch}" if arch else what
+                found.append(Need("package", its, get, PACKAGES, (package.for_arch(arch),), package.sha256))
     return found
-
-
-def _of(part: object) -> str:
-    return str(getattr(part, "version", "")) if part else ""
-
-
-def _arches(package: Package, of: Sequence[str]) -> Iterable[str]:
-    return of if "{arch}" in package.pattern else ("",)
-
-
-def _package(what: str, package: Package, arch: str, get: str) -> Need:
-    pattern = package.for_arch(arch)
-    title = f"{what}, {arch}" if arch else what
-    return Need("package", title, get, PACKAGES, (pattern,), package.sha256)
 
 
 def _images(plan: Plan, of: Sequence[str]) -> list[Need]:
@@ -184,15 +138,59 @@ def _image(name: str, arch: str, alone: bool) -> Need:
     return Need("image", what, get, IMAGES, patterns, image=name, arch=arch)
 
 
-def _repositories(plan: Plan, packages: Mapping[str, Wanted]) -> list[Need]:
-    """Nothing where all hosts have a source of packages inside the rack."""
-    if all(node.settings.package_source for node in plan.fleet.nodes):
+# What other parts of the preparation install, by package manager. Of names with | between them one will do:
+# distributions differ. Beside Docker is what newer releases have apart from Docker's own package.
+_TIME, _TOOLKIT, _FRONT_DOOR = "chrony", "nvidia-container-toolkit", "haproxy"
+_DOCKER = {APT: "docker.io", DNF: "docker-ce|docker-engine|moby-engine|docker"}
+_BESIDE_DOCKER = {APT: ("docker-cli", "apparmor"), DNF: ()}
+_REPOSITORIES = (
+    (APT, "Debian, Ubuntu", "Packages", "--collect with --packages, on a machine with the hosts' release"),
+    (DNF, "openEuler, RHEL", "repomd.xml", "dnf download and createrepo_c, see docs/rack-offline.md"),
+)
+
+
+def repositories(plan: Plan, stack: Stack | None, kernels: Sequence[str] = ()) -> list[Need]:
+    """The distribution's packages, for each family; none where all hosts have a source of packages inside the rack."""
+    nodes, platform = plan.fleet.nodes, plan.recipe.platform
+    if all(node.settings.package_source for node in nodes):
         return []
-    return [
-        Need("repository", f"packages for {title}", get, kind, (index,), names=its.names, optional=its.optional)
-        for kind, title, index, get in _REPOSITORIES
-        if (its := packages.get(kind))
-    ]
+    ascend, firewall = platform.startswith("ascend"), any(node.settings.firewall for node in nodes)
+    whose = {"every", "ascend" if ascend else "", "firewall" if firewall else ""}
+    # A driver's module is built with the kernel's headers, whoever made the driver.
+    own = [n for n in base.table() if n.whose in whose or (platform != "cpu" and "{kernel}" in n.apt)]
+    containers = any(unit.image for unit in plan.units)
+    gpu = stack.gpu_driver if stack else None
+    found = []
+    for kind, title, index, get in _REPOSITORIES:
+        drivers = _drivers(gpu, kind) if gpu else []
+        table = [(n.apt if kind == APT else n.dnf, n.optional) for n in own]
+        names = {_TIME, *drivers, *(name for name, optional in table if not optional)}
+        optional = {name.replace("{kernel}", k) for name, optional in table if optional for k in kernels or ("",)}
+        if containers:
+            names |= {_DOCKER[kind], *([_TOOLKIT] if gpu else [])}
+            optional |= {*_BESIDE_DOCKER[kind]}
+        if any(unit.argv[:1] == (_FRONT_DOOR,) for unit in plan.units):
+            names.add(_FRONT_DOOR)
+        versions = {name: gpu.version for name in drivers} if gpu else {}
+        versions |= {_TOOLKIT: stack.toolkit.version} if stack and stack.toolkit else {}
+        found.append(
+            Need(
+                "repository",
+                f"packages for {title}",
+                get,
+                kind,
+                (index,),
+                versions=versions,
+                names=tuple(sorted(n for n in names if "{" not in n)),
+                # Without a kernel's release its headers have no name.
+                optional=tuple(sorted(n for n in optional if not n.endswith("-"))),
+            )
+        )
+    return found
+
+
+def _drivers(gpu: GpuDriver, kind: str) -> list[str]:
+    return [n.replace("{version}", gpu.version) if gpu.exact else n for n in (gpu.apt if kind == APT else gpu.dnf)]
 
 
 def _weights(plan: Plan) -> list[Need]:
@@ -211,7 +209,7 @@ def held(need: Need, bundle: Bundle, digest: Callable[[File], str]) -> Held:
     lacks = [p for p, files in fitting.items() if not files]
     if need.kind == "image":
         lacks = lacks[:1] if len(lacks) == len(fitting) else []
-    lacks += [n for n in need.names if not any(_is_package(f.name, n, need.place) for f in place)]
+    lacks += [_titled(need, n) for n in need.names if not any(_is_package(f.name, n, need) for f in place)]
     files = tuple(place) if need.kind == "repository" else tuple(f for p in need.patterns for f in fitting[p])
     state: State = "missing" if lacks else "have"
     if need.kind != "repository" and len(files) > 1:
@@ -226,13 +224,21 @@ def held(need: Need, bundle: Bundle, digest: Callable[[File], str]) -> Held:
     return Held(need, state, checksum, files, tuple(lacks), tuple(wrong))
 
 
-def _is_package(file: str, name: str, kind: str) -> bool:
-    """Whether a file is a version of this package: ``curl_7.88_amd64.deb``, ``curl-7.88-1.x86_64.rpm``."""
+def _titled(need: Need, name: str) -> str:
+    version = need.versions.get(name, "*")
+    return name if version == "*" else f"{name} {version}"
+
+
+def _is_package(file: str, name: str, need: Need) -> bool:
+    """Whether a file is this package in a version that will do: ``curl_7.88_amd64.deb``, ``curl-7.88-1.x86_64.rpm``."""
     if "|" in name:
-        return any(_is_package(file, one, kind) for one in name.split("|"))
-    if kind == APT:
-        return file.startswith(f"{name}_") and file.endswith(".deb")
-    return file.startswith(f"{name}-") and file[len(name) + 1 : len(name) + 2].isdigit() and file.endswith(".rpm")
+        return any(_is_package(file, one, need) for one in name.split("|"))
+    mark, end = ("_", ".deb") if need.place == APT else ("-", ".rpm")
+    rest = file.removeprefix(name + mark)
+    if rest == file or not rest[:1].isdigit() or not file.endswith(end):
+        return False
+    version = re.split("[-_]", re.sub(r"^[0-9]+(%3a|:)", "", rest), maxsplit=1)[0]
+    return fnmatchcase(version, need.versions.get(name, "*"))
 
 
 def findings(found: Iterable[Held]) -> list[Finding]:

@@ -11,7 +11,7 @@ import re
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 from pydantic import Field, ValidationError, field_validator
 
 from fleet import FILES, versions, yamlfile
@@ -56,6 +56,13 @@ class Package(Strict):
         return self.pattern.replace("{arch}", arch)
 
 
+def _quoted(value: object) -> object:
+    """A version that YAML takes for a number: 13.10 would become 13.1."""
+    if isinstance(value, (int, float)):
+        raise ValueError(f"{value} is a number to YAML; write the version in quotes")
+    return value
+
+
 class Part(Strict):
     """A version, and the packages that bring it.
 
@@ -64,6 +71,11 @@ class Part(Strict):
 
     version: str
     packages: tuple[Package, ...] = ()
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        return _quoted(value)
 
     @field_validator("version")
     @classmethod
@@ -126,6 +138,11 @@ class Stack(Strict):
     digest: str | None = Field(None, pattern=r"^sha256:[0-9a-f]{64}$")
     notes: tuple[str, ...] = ()
 
+    @field_validator("vllm", "vllm_ascend", "cuda", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        return _quoted(value)
+
     @field_validator("vllm", "vllm_ascend")
     @classmethod
     def _is_version(cls, value: str | None) -> str | None:
@@ -146,15 +163,9 @@ class Stack(Strict):
     def pinned(self) -> str:
         """Whether the sums of the vendors' packages are known: ``pinned``, ``not pinned``, ``1 of 3 pinned``."""
         known = sum(bool(package.sha256) for package in self.packages)
-        if not self.packages:
-            return "-"
-        return (
-            "pinned"
-            if known == len(self.packages)
-            else f"{known} of {len(self.packages)} pinned"
-            if known
-            else ("not pinned")
-        )
+        if known == len(self.packages):
+            return "pinned" if known else "-"
+        return f"{known} of {len(self.packages)} pinned" if known else "not pinned"
 
 
 def names() -> list[str]:
@@ -174,15 +185,21 @@ def all_rows() -> tuple[Stack, ...]:
 
 def find(name: str) -> Stack:
     """The row of this name, or of a .yaml file's path; a FleetError names the nearest."""
+    where, what = f"catalogue {name!r}", "there is no such row"
+    mend = yamlfile.nearest(name, names()) + ", or give the path of a .yaml file"
     candidates = [FOLDER / f"{name}.yaml"] if "/" not in name else []
     if name.endswith((".yaml", ".yml")):
         candidates.append(Path(name))
+        if "/" in name:
+            what = f"there is no such file, seen from {Path.cwd()}"
+            mend = "mend the path, or name a row: fleet catalogue lists them"
     for path in candidates:
         with contextlib.suppress(OSError, ValueError):  # a name that no file can have
             if path.is_file():
                 return load(path)
-    mend = yamlfile.nearest(name, names()) + ", or give the path of a .yaml file"
-    raise FleetError(error("CATALOGUE-NAME", f"catalogue {name!r}", "there is no such row", mend))
+            if path.exists():
+                what = "this is no file"
+    raise FleetError(error("CATALOGUE-NAME", where, what, mend))
 
 
 def load(path: Path) -> Stack:
@@ -304,11 +321,3 @@ def _image(stack: Stack) -> list[Finding]:
         what = f"{stack.image} is another image from one day to the next"
         found.append(warning("CATALOGUE-IMAGE", where, what, "name a release, or give the row a digest"))
     return found
-
-
-def same_version(one: str, other: str) -> bool:
-    """Whether two versions are one: 0.13.0 and 0.13."""
-    try:
-        return Version(one) == Version(other)
-    except InvalidVersion:
-        return one == other

@@ -65,7 +65,9 @@ def parse(text: str, path: Path, rule: str = "RECIPE-READ") -> Document:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is None:
-            raise FleetError(error(rule, str(path), "the file is empty", "write the recipe, or name another file"))
+            raise FleetError(
+                error(rule, str(path), "the file is empty", "write what belongs there, or name another file")
+            )
         document.data = _plain(node, (), document, rule)
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lab import access, host, network
 from lab.cache import cache_dir, lock
+from lab.connections import Connections
 from lab.engine import HOST_ENGINES, HOST_ROUTER, engines_dir, router_dir
 from lab.errors import LabError
 from lab.host import Host, HostFiles
@@ -42,7 +43,8 @@ class Lab:
 
     `directory` holds everything of the lab when given. Otherwise state and overlays lie in the cache, and the lab
     called "lab" puts its key, known_hosts, ssh_config and inventory.py into .lab/ of the current directory.
-    `say` gets progress lines. All methods raise LabError for what a user can cause.
+    `say` gets progress lines. With `shared`, commands as root share one connection to each host, until `down`. All
+    methods raise LabError for what a user can cause.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Lab:
         subnet: str = DEFAULT_SUBNET,
         directory: Path | None = None,
         say: Say = silent,
+        shared: bool = False,
     ) -> None:
         self.plan = make_plan(name, subnet)
         self.name = name
@@ -58,6 +61,7 @@ class Lab:
         self.directory = directory.absolute() if directory else cache_dir() / "labs" / name
         is_users = directory is None and name == DEFAULT_NAME
         self.access_dir = Path.cwd() / ".lab" if is_users else self.directory
+        self.connections = Connections(self.directory) if shared else None
 
     # Where things are
 
@@ -121,6 +125,8 @@ class Lab:
 
     def down(self) -> None:
         """Remove the lab: processes, mounts, bridge, overlays and files; also what a killed run left without a word."""
+        if self.connections:
+            self.connections.close_all()
         with self._locked():
             self._clean()
 
@@ -134,6 +140,8 @@ class Lab:
         with self._locked():
             state = self._loaded()
             entry = state.host(name)
+            if self.connections:
+                self.connections.close(name)
             host.kill(self.files(name), name, entry.pid)
             save(self.state_file, state.with_host(replace(entry, phase="off", pid=0, since=time.time())))
 
@@ -152,6 +160,8 @@ class Lab:
         with self._locked():
             state = self._loaded()
             entry = state.host(name)
+            if self.connections:
+                self.connections.close(name)
             host.kill(self.files(name), name, entry.pid)
             state = state.with_host(replace(entry, phase="new", pid=0))
             save(self.state_file, state)
@@ -168,9 +178,11 @@ class Lab:
         the time is over.
         """
         self._loaded().host(name)
+        ssh = self.ssh_command(user)
+        shared = self.connections.options(ssh, name) if self.connections and user == "root" else []
         try:
             return subprocess.run(
-                [*self.ssh_command(user), name, command],
+                [*ssh, *shared, name, command],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,

@@ -278,13 +278,25 @@ def write_archive(file: io.BufferedIOBase, base: Path, code: bytes) -> None:
         add_file(archive, f"{layers[1]}.tar", code)
 
 
-def names_archive(configs: Mapping[str, bytes], layers: Sequence[str]) -> bytes:
-    """Further names for layers that Docker has: it looks for a layer's file only when it lacks the layer."""
+def light_archive(images: Mapping[str, str]) -> bytes:
+    """An archive as `docker save` writes it, of images with the stand-in's own layer alone: to load, not to run."""
+    code = top_layer()
+    layers = [digest(code)]
+    return names_archive({name: config(version, layers, name) for name, version in images.items()}, layers, code)
+
+
+def names_archive(configs: Mapping[str, bytes], layers: Sequence[str], *contents: bytes) -> bytes:
+    """Further names for layers that Docker has: it looks for a layer's file only when it lacks the layer.
+
+    `contents` are those of the first layers, for a Docker that has none of them.
+    """
     content = io.BytesIO()
     with tar(content) as archive:
         add_file(archive, "manifest.json", manifest(configs, layers))
         for text in sorted(set(configs.values())):
             add_file(archive, f"{digest(text)}.json", text)
+        for layer, layer_content in zip(layers, contents, strict=False):
+            add_file(archive, f"{layer}.tar", layer_content)
     return content.getvalue()
 
 

@@ -23,7 +23,7 @@ it. A recipe names its row, an inventory may name another:
 
     catalogue = "a3-cann-8.5.1"            # in group_data; or the path of a .yaml file of your own
 
-`fleet catalogue` prints this table, `fleet catalogue show a3-cann-8.5.0` all of a row, and
+`fleet catalogue` prints what of it fits a terminal, `fleet catalogue show a3-cann-8.5.0` all of a row, and
 `fleet catalogue check [NAME or FILE]` holds rows against the vendors' tables in files/versions. `deploy/prepare.py`
 installs what the plan's row says ([prepare.md](prepare.md)).
 

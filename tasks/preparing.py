@@ -18,13 +18,15 @@ from fleet.findings import Finding, counted, error, errors
 from fleet.prepare import parts, reboots
 from fleet.prepare.common import Work
 from fleet.topology import Plan
-from tasks import asking, edge, guard
+from tasks import asking, edge, guard, transport
 from tasks import steps as steps_
 from tasks.edge import host
 
 # An answer this old is asked for again: somebody may have read the plan for a while before agreeing to it.
 FRESH_SECONDS = 120.0
 QUESTION_SECONDS = 300
+# Sections of an answer that may hold a password.
+SECRET = ("daemonjson",)
 
 waves = reboots.waves
 
@@ -41,15 +43,19 @@ def look(plan: Plan) -> Work | None:
     if had and time.monotonic() - had[0] < FRESH_SECONDS:
         return had[1]
     node = plan.fleet.node(host.name)
-    script = f"timeout -k 5 {QUESTION_SECONDS} sh -c {shlex.quote(parts.question(plan, node))} </dev/null"
+    question = f"{parts.question(plan, node)}\necho '@@ claim'; cat {steps_.LOCK} 2>/dev/null"
+    script = f"timeout -k 5 {QUESTION_SECONDS} sh -c {shlex.quote(question)} </dev/null"
     sudo = asking.tries_sudo()
     text = asking.as_root(script) if sudo else script
-    done, output, _ = edge.run_here(StringCommand(text), as_login=sudo)
+    with transport.unseen(edge.current_host()):
+        done, output, _ = edge.run_here(StringCommand(text), as_login=sudo)
     try:
         sections = parts.read(output if done or output else [])
     except ValueError:
         _say(asking.no_answer(asking.NO_SUDO if output[-1:] == [asking.NO_SUDO] else None))
         return None
+    transport.show(edge.current_host(), [f"{key}: {s}" for key in sections if key not in SECRET for s in sections[key]])
+    steps_.seen[host.name] = "\n".join(sections.get("claim", []))
     if sections["uid"] != ["0"]:
         mend = "set _sudo = True in the inventory's group_data, or ssh_user = 'root'"
         _say(error("HOST-ROOT", host.name, "the run has no root rights here", mend))
@@ -144,8 +150,10 @@ def restart(plan: Plan, wave: tuple[str, ...]) -> edge.Commands:
 
 def _restarted(plan: Plan, its: Work) -> Finding | None:
     """Restart; None once the host is back with a new boot, and what served serves."""
+    ran = steps_.run(reboots.command(its.host.boot), 30)
+    if ran.locked:
+        return steps_.locked(its.name)
     deadline = time.monotonic() + 60 * its.node.settings.reboot_minutes
-    steps_.run(reboots.COMMAND, 30, None)
     said = "no answer"
     with steps_.still("restarting"):
         time.sleep(2)
@@ -153,10 +161,13 @@ def _restarted(plan: Plan, its: Work) -> Finding | None:
             said = edge.reconnect(min(30.0, deadline - time.monotonic()))
             if said:
                 continue
-            _, lines, _ = steps_.run(reboots.BOOT, 20, None)
-            if lines[-1:] and lines[-1] != its.host.boot and len(lines[-1]) == len(its.host.boot):
+            lines = steps_.run(reboots.ASK, 20, claims=False).lines
+            boot = lines[-1] if lines else ""
+            if boot != its.host.boot and len(boot) == len(its.host.boot):
+                steps_.run(reboots.BOOTED, 150, claims=False)
                 break
-            said = ""
+            if refused := [line.removeprefix("refused ") for line in lines if line.startswith("refused ")]:
+                return reboots.refused(its, "; ".join(refused))
             time.sleep(1)
         else:
             return reboots.late(its, said) if said else reboots.same_boot(its)
@@ -166,7 +177,7 @@ def _restarted(plan: Plan, its: Work) -> Finding | None:
     wait = f"n=0; until systemctl is-active -q {' '.join(units)}; do "
     wait += f"n=$((n+2)); test $n -lt {seconds} || exit 1; sleep 2; done"
     with steps_.still(f"waiting for {', '.join(units)}"):
-        done, _, _ = steps_.run(wait, seconds + 30, None)
+        done = steps_.run(wait, seconds + 30, claims=False).done
     return None if done else reboots.units_late(its, units, seconds)
 
 
@@ -203,6 +214,8 @@ def _sum_up(plan: Plan) -> None:
         state = "failed" if name in lost else "ready"
         changes = len(_changes[name])
         did = f"{changes} step{'s' * (changes != 1)}" if changes else "nothing to change"
+        if name in lost:
+            did = f"{did} done" if changes else "no step done"
         click.echo(f"  {name:<{width}}  {state:<6}  {did}", file=out)
     words = counted(_found)
     if words:

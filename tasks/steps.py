@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,11 +21,24 @@ from tasks import edge, transport
 
 # Says findings; what stops the host comes back.
 Say = Callable[..., list[Finding]]
-LOCK = "/run/lock/vllm-fleet-prepare"
-LOCKED = 75
+LOCK = common.LOCK
 STILL_SECONDS = 20.0
+TRIES = 3
+BACK_SECONDS = 120.0
 
+# By host: what stood in LOCK when it was looked at.
+seen: dict[str, str] = {}
 _sums: dict[Path, str] = {}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a script on the host."""
+
+    done: bool  # it ended with 0
+    lines: list[str]
+    locked: bool = False  # another run is at work there, or was since the host was looked at
+    lost: bool = False  # no word of its end: the connection, or the host, is gone
 
 
 def take(its: Work, step: Step, say: Say) -> bool:
@@ -35,34 +49,56 @@ def take(its: Work, step: Step, say: Say) -> bool:
     if edge.changes_are_detected():
         edge.tell(step.name)
     with still(step.name):
-        done, lines, locked = run(step.script, step.seconds, step.stdin)
-    if locked:
-        what, mend = "another run prepares this host", "wait until it has ended, and run again"
-        say(error("PREPARE-LOCKED", its.name, what, mend))
+        ran = run(step.script, step.seconds, step.stdin)
+    if ran.locked:
+        say(locked(its.name))
+        return False
+    if ran.lost:
+        what = f"{step.name}: the connection was lost before its end"
+        say(error("PREPARE-LOST", its.name, what, "see that the host is up, and run again: it goes on from there"))
         return False
     if step.read:
-        outcome = step.read(done, lines)
+        outcome = step.read(ran.done, ran.lines)
     else:
-        outcome = Outcome() if done else Outcome((common.failed(its.name, step, lines),))
+        outcome = Outcome() if ran.done else Outcome((common.failed(its.name, step, ran.lines),))
     if outcome.reboot:
-        run(reboots.note(outcome.reboot), 30, None)
+        run(reboots.note(outcome.reboot), 30)
     if say(*outcome.findings):
         return False
     return not step.confirm or _confirmed(its, step, say)
 
 
-def run(script: str, seconds: int, stdin: str | None) -> tuple[bool, list[str], bool]:
-    """Run a script as root: whether it ended well, its lines, whether another run held the host."""
-    inner = (
-        f"exec 9>{LOCK}; flock -w 5 9 || exit {LOCKED}; timeout -k 30 {seconds} sh -c {shlex.quote(script)} 2>&1 9>&-"
+def locked(name: str) -> Finding:
+    """Another run is at work on the host."""
+    what = "another run prepares this host, or what a cut run began there goes on"
+    return error("PREPARE-LOCKED", name, what, "wait until it has ended, and run again")
+
+
+def run(script: str, seconds: int, stdin: str | None = None, claims: bool = True) -> Ran:
+    """Run a script as root to its end, also where nobody hears it any more: half an installation is worse.
+
+    ``claims``: alone on the host, and only if no other run has changed anything since the host was looked at.
+    """
+    claim = ended = ""
+    if claims:
+        was = shlex.quote(seen.get(edge.current_host().name, ""))
+        claim = (
+            f"exec 9>>{LOCK}; flock -w 5 9 && was=$(cat {LOCK}) || {{ echo '@@ locked'; exit; }}\n"
+            f"case $was in {transport.ME}*|{was}) ;; *) echo '@@ locked'; exit;; esac\n"
+            f"echo {transport.ME} begun >{LOCK}\n"
+        )
+        ended = f"echo {transport.ME} ended >{LOCK}\n"
+    text = (
+        f"( {claim}timeout -k 30 {seconds} sh -c {shlex.quote(script)} 2>&1 9>&-; rc=$?\n"
+        f"test $rc -ne 124 || echo 'it was ended after {seconds} s'\n"
+        f'{ended}echo "@@ ended $rc" ){" </dev/null" * (stdin is None)} 2>&1 | '
+        # Goes on reading where the connection is gone, which would else end what writes.
+        "{ if tee -p </dev/null >/dev/null 2>&1; then exec tee -p /dev/null; else exec cat; fi; }"
     )
-    inner += f"; rc=$?; test $rc -ne 124 || echo 'it was ended after {seconds} s'; exit $rc"
-    text = f'( {inner} ){" </dev/null" * (stdin is None)}; echo "@@ ended $?"'
-    wrapped = f"sh -c {shlex.quote(text)}"
-    _, output, faults = edge.run_here(StringCommand(wrapped), stdin=stdin)
-    ended = next((line for line in reversed(output) if line.startswith("@@ ended ")), "")
-    lines = [line for line in [*output, *faults] if not line.startswith("@@ ended ")]
-    return ended == "@@ ended 0", lines, ended == f"@@ ended {LOCKED}"
+    _, output, faults = edge.run_here(StringCommand(f"sh -c {shlex.quote(text)}"), stdin=stdin)
+    end = next((line for line in reversed(output) if line.startswith(("@@ ended ", "@@ locked"))), "")
+    lines = [line for line in [*output, *faults] if line != end]
+    return Ran(end == "@@ ended 0", lines, end == "@@ locked", not end)
 
 
 @contextmanager
@@ -85,42 +121,94 @@ def _bring(its: Work, source: Source, say: Say) -> bool:
     """Upload a file, prove it, and put it in its place; what is right there already is not sent again."""
     assert source.upload
     wanted = source.sha256 or _sum_of(source.upload)
+    name = f"{wanted[:16]}-{source.name}"
+    size = source.upload.stat().st_size
+    ran = run(f"echo '{wanted}  {source.path}' | sha256sum -c --status - && exit 0\n{_room(name)}", 600, claims=False)
+    if ran.done:
+        return True
     if _sum_of(source.upload) != wanted:
         what = f"{source.upload} is not what its checksum says"
         say(error("PREPARE-UPLOAD", its.name, what, "copy it again from where it came"))
         return False
-    check = f"echo '{wanted}  {source.path}' | sha256sum -c --status -"
-    if run(check, 600, None)[0]:
-        return True
+    if full := _full(ran.lines, size):
+        what = f"{full} has no room for {source.name}, {size / 1e9:.2f} GB"
+        say(error("PREPARE-UPLOAD", its.name, what, "free some space there, and run again"))
+        return False
+    there = _sent(its, source, name, say)
+    if not there:
+        return False
+    folder, at, came = shlex.quote(source.path.rpartition("/")[0]), shlex.quote(source.path), shlex.quote(there)
+    part = f"{at}.part"
+    place = (
+        f"mkdir -p {folder} && mv -f {came} {part} && chown root:root {part} && chmod 644 {part} || exit 1\n"
+        f"echo '{wanted}  {source.path}.part' | sha256sum -c --status - || "
+        f"{{ rm -f {part}; echo 'it arrived damaged'; exit 3; }}\n"
+        f"sync -d {part} 2>/dev/null; mv -f {part} {at}"
+    )
+    ran = run(place, 1800)
+    if ran.locked:
+        say(locked(its.name))
+    elif not ran.done:
+        why = "the connection was lost" if ran.lost else ran.lines[-1] if ran.lines else "no reason given"
+        what = f"{source.name} could not be put in its place: {why}"
+        say(error("PREPARE-UPLOAD", its.name, what, "mend that, and run again"))
+    return ran.done
+
+
+def _room(name: str) -> str:
+    """Shell text that tells how much room there is where a file passes, and what of it is there already."""
+    return (
+        f"stat -c 'has %s' {transport.UPLOADS}-*/{shlex.quote(name)} 2>/dev/null\n"
+        f"k={common.KEPT}; test -d $k || k=/var/lib\n"
+        f'for p in {transport.UPLOADS.rpartition("/")[0]} $k; do echo "room $(df -Pk $p | sed -n 2p)"; done; exit 1'
+    )
+
+
+def _full(lines: Sequence[str], size: int) -> str:
+    """The mount point that has no room for a file of this size; empty where there is some."""
+    words = [line.split() for line in lines]
+    has = max((int(w[1]) for w in words if w[:1] == ["has"] and w[1].isdigit()), default=0)
+    rooms = [(w[-1], int(w[4]) * 1024) for w in words if w[:1] == ["room"] and len(w) > 6 and w[4].isdigit()]
+    uploads = rooms[0][0] if rooms else ""
+    return next((at for at, free in rooms if free < size - has * (at == uploads)), "")
+
+
+def _sent(its: Work, source: Source, name: str, say: Say) -> str:
+    """Where the file lies on the host now, not yet proved; empty where it did not come, which was said.
+
+    A connection that is lost on the way is made again, and what has come is kept.
+    """
+    assert source.upload
     began = shown = time.monotonic()
     size = max(source.size, 1)
+    before: int | None = None
 
     def tell(done: int) -> None:
-        nonlocal shown
+        nonlocal shown, before
         now = time.monotonic()
+        before = done if before is None else before
         if now - shown > 5:
-            shown, rate = now, done / (now - began)
+            shown, rate = now, (done - before) / (now - began)
             left = (size - done) / max(rate, 1)
             edge.tell(f"{source.name}: {100 * done // size} %, {rate / 1e6:.0f} MB/s, {left:.0f} s left")
 
-    try:
-        there = transport.upload(edge.current_host(), source.upload, f"{wanted[:16]}-{source.name}", tell)
-    except (OSError, SSHException, EOFError) as exc:
-        what = f"{source.name} could not be brought there: {str(exc) or type(exc).__name__}"
-        say(error("PREPARE-UPLOAD", its.name, what, "free some space in /var/tmp, or mend the connection; run again"))
-        return False
-    folder, at = shlex.quote(source.path.rpartition("/")[0]), shlex.quote(source.path)
-    place = (
-        f"mkdir -p {folder} && mv -f {shlex.quote(there)} {at}.part && "
-        f"chown root:root {at}.part && chmod 644 {at}.part "
-        f"&& {{ echo '{wanted}  {source.path}.part' | sha256sum -c --status - || "
-        f"{{ rm -f {at}.part; echo 'it arrived damaged'; exit 3; }}; }} && mv -f {at}.part {at}"
-    )
-    done, lines, _ = run(place, 900, None)
-    if not done:
-        what = f"{source.name} could not be put in its place: {lines[-1] if lines else 'no reason given'}"
-        say(error("PREPARE-UPLOAD", its.name, what, "free some space in /var, and run again"))
-    return done
+    for attempt in range(1, TRIES + 1):
+        try:
+            return transport.upload(edge.current_host(), source.upload, name, tell)
+        except transport.BusyError:
+            say(locked(its.name))
+            return ""
+        except (OSError, SSHException, EOFError) as exc:
+            why = str(exc) or "the connection was lost"
+            if not transport.is_alive(edge.current_host()):
+                why = "the connection was lost"
+                if attempt < TRIES and not edge.reconnect(BACK_SECONDS):
+                    edge.tell(f"{source.name}: the connection was lost; it goes on")
+                    continue
+            what, mend = f"{source.name} could not be brought there: {why}", "mend that, and run again: it goes on"
+            say(error("PREPARE-UPLOAD", its.name, what, mend))
+            return ""
+    return ""
 
 
 def _sum_of(path: Path) -> str:
@@ -133,8 +221,8 @@ def _confirmed(its: Work, step: Step, say: Say) -> bool:
     """Over a new connection: the change has not cut the host off."""
     why = edge.reconnect(20)
     if not why:
-        done, lines, _ = run(step.confirm, 60, None)
-        why = "" if done else (lines or ["no reason given"])[-1]
+        ran = run(step.confirm, 60)
+        why = "" if ran.done else (ran.lines or ["no reason given"])[-1]
     if why:
         what = f"{step.name}: it could not be confirmed over a new connection"
         mend = "the host takes it back by itself within a minute; see what it would have closed"

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
+import shlex
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from paramiko import SFTPClient, SSHException
+import click
+from paramiko import Channel, SFTPClient, SSHException
 from pyinfra.api.exceptions import ConnectError, PyinfraError
 
 from fleet.findings import Finding, error
@@ -79,6 +82,8 @@ def why_not(name: str, text: str) -> Finding:
 UPLOADS = "/var/tmp/vllm-fleet"
 CHUNK = 1 << 18
 RETRY_SECONDS = 2.0
+# This run, as against others.
+ME = secrets.token_hex(8)
 
 
 def reconnect(host: Any, seconds: float) -> str:
@@ -98,6 +103,35 @@ def reconnect(host: Any, seconds: float) -> str:
         time.sleep(RETRY_SECONDS)
 
 
+def is_alive(host: Any) -> bool:
+    """Whether the connection is not known to be lost."""
+    client = getattr(host.connector, "client", None)
+    transport = client.get_transport() if client else None
+    return bool(transport and transport.is_active())
+
+
+@contextlib.contextmanager
+def unseen(host: Any) -> Iterator[None]:
+    """What this host answers meanwhile is not printed as it comes, with -vvv neither: it may hold what is secret."""
+    ask = host.run_shell_command
+    host.run_shell_command = lambda *args, **given: ask(*args, **{**given, "print_output": False})
+    try:
+        yield
+    finally:
+        del host.run_shell_command
+
+
+def show(host: Any, lines: Sequence[str]) -> None:
+    """Print what was answered, where pyinfra was told to (-vvv)."""
+    if host.state.print_output:
+        for line in lines:
+            click.echo(f"{host.print_prefix}{line}", err=True)
+
+
+class BusyError(OSError):
+    """Another run brings this file just now."""
+
+
 def upload(host: Any, source: Path, name: str, tell: Callable[[int], None]) -> str:
     """Put a file into the login's own folder of uploads, going on from what an earlier try left; its path there.
 
@@ -108,15 +142,18 @@ def upload(host: Any, source: Path, name: str, tell: Callable[[int], None]) -> s
     if client is None:
         raise OSError("files are brought over SSH only")
     sftp = client.open_sftp()
+    holds = client.get_transport().open_session()
     try:
         folder = _own_folder(sftp)
         target = f"{folder}/{name}"
+        _hold(holds, f"{folder}/lock")
         size = source.stat().st_size
         try:
             there = int(sftp.lstat(target).st_size or 0)
         except FileNotFoundError:
             there = 0
         there = there if there <= size else 0
+        beat = time.monotonic()
         with source.open("rb") as file, sftp.open(target, "ab" if there else "wb") as remote:
             remote.set_pipelined(True)
             file.seek(there)
@@ -124,9 +161,34 @@ def upload(host: Any, source: Path, name: str, tell: Callable[[int], None]) -> s
                 remote.write(chunk)
                 there += len(chunk)
                 tell(there)
+                if time.monotonic() - beat > 1:
+                    beat = time.monotonic()
+                    holds.sendall(b"\n")
+        # What the host said of the last pieces was not waited for.
+        if sftp.lstat(target).st_size != size:
+            raise OSError("it arrived in part only")
         return target
     finally:
+        holds.close()
         sftp.close()
+
+
+def _hold(channel: Channel, lock: str) -> None:
+    """Hold a lock on the host until the channel is closed, or nothing was heard of it for longer than a connection may
+    be silent: of a control machine that is gone the host would else know only hours later."""
+    # An earlier connection of this very run is lost, whatever the host thinks.
+    text = (
+        f'l={shlex.quote(lock)}; read -r run pid 2>/dev/null <$l; [ "$run" != {ME} ] || kill $pid 2>/dev/null; '
+        f"exec 8>>$l; flock -w 5 8 || {{ echo busy; exit; }}; echo {ME} $$ >$l; echo held; "
+        f"while read -r -t {2 * LOST_AFTER_SECONDS} line; do :; done"
+    )
+    channel.settimeout(30)
+    channel.exec_command(f"bash -c {shlex.quote(text)}")
+    answer = channel.recv(5).strip()
+    if answer == b"busy":
+        raise BusyError("another run brings a file there")
+    if answer != b"held":
+        raise OSError("its folder there cannot be locked, which needs bash and flock")
 
 
 def _own_folder(sftp: SFTPClient) -> str:
@@ -138,7 +200,7 @@ def _own_folder(sftp: SFTPClient) -> str:
     found = sftp.lstat(folder)
     mode = found.st_mode or 0
     if not stat.S_ISDIR(mode) or found.st_uid != me or mode & 0o077:
-        raise OSError(f"{folder} is somebody else's; remove it")
+        raise OSError(f"{folder} is not a folder of the login's alone; remove it, if it is not yours")
     return folder
 
 

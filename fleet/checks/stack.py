@@ -22,7 +22,10 @@ def row(plan: Plan) -> Iterator[Finding]:
     try:
         stack = stacks.of_plan(plan)
     except FleetError as exc:
-        yield from exc.findings
+        named = (
+            f if f.rule != "CATALOGUE-NAME" else replace(f, where=f"{_where(plan)} {f.where}") for f in exc.findings
+        )
+        yield from named
         return
     if stack is None:
         return

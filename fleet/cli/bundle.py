@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +14,16 @@ import click
 from fleet import bundle as bundles
 from fleet import bundle_needs as wants
 from fleet import stacks
-from fleet.bundle import Bundle, File, size
+from fleet.bundle import Bundle, Tell, size
 from fleet.bundle_needs import Held, Need
-from fleet.cli.catalogue import aligned
+from fleet.cli.catalogue import HANGING
 from fleet.findings import Finding, FleetError, as_json, error, errors
 from fleet.topology import Plan
 from tasks.show import show
 
 EXIT_INCOMPLETE, EXIT_INTERRUPTED = 1, 130
 USUAL = "bundle"
+_KERNEL = re.compile(r"[0-9][A-Za-z0-9._+~-]*\Z")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Asked:
         return self.arches[0] if len(self.arches) == 1 else None
 
 
-@click.command()
+@click.command(short_help="What a rack without internet needs on a disk; collect it.")
 @click.argument("inventory")
 @click.option(
     "--dir", "folder", metavar="DIR", type=click.Path(path_type=Path), help="The bundle; else the inventory's."
@@ -71,10 +73,17 @@ def bundle(
 
     Exit code 0: everything is there and right. 1: something is missing or wrong. 2: cannot be read.
     """
-    asked = _asked(inventory, arch, system, kernels)
     if collect is None and (sources or packages):
         what = "--from and --packages are for collecting"
         raise FleetError(error("RUN-OUTPUT", "fleet bundle", what, "add --collect DIR, or leave them out"))
+    if collect is not None and folder is not None:
+        what = "--dir and --collect both name the bundle"
+        raise FleetError(error("RUN-OUTPUT", "fleet bundle", what, "leave --dir out"))
+    for kernel in kernels:
+        if not _KERNEL.match(kernel):
+            mend = "write what uname -r says on the hosts: 6.8.0-60-generic"
+            raise FleetError(error("RUN-OUTPUT", "fleet bundle", f"--kernel {kernel!r} is no kernel's release", mend))
+    asked = _asked(inventory, arch, system, kernels)
     faults: list[Finding] = []
     if collect is not None:
         from fleet.cli.collect import collect_into
@@ -102,11 +111,8 @@ def _asked(inventory: str, arch: str | None, system: str | None, kernels: tuple[
     from tasks.guard import plan_of
 
     plan = plan_of(inventory)
-    stack = stacks.of_plan(plan)
     arches = (arch,) if arch else wants.arches(plan)
-    packages = wants.wanted(plan, stack, kernels)
-    chosen = {kind: its for kind, its in packages.items() if system in (None, kind)}
-    return Asked(plan, arches, wants.needs(plan, stack, arches, chosen))
+    return Asked(plan, arches, wants.needs(plan, stacks.of_plan(plan), arches, kernels, system))
 
 
 def _bundle(folder: Path | None, plan: Plan) -> tuple[Bundle, list[Finding]]:
@@ -120,14 +126,7 @@ def _bundle(folder: Path | None, plan: Plan) -> tuple[Bundle, list[Finding]]:
 def _held(needs: list[Need], at_hand: Bundle) -> list[Held]:
     total = sum(file.size for file in at_hand.files if file.sha256)
     with progress("checking sums", total) as tell:
-        return wants.either([wants.held(need, at_hand, lambda file: _digest(file, tell)) for need in needs])
-
-
-def _digest(file: File, tell: Callable[[int], None]) -> str:
-    try:
-        return bundles.digest(file.path, tell)
-    except OSError as exc:
-        raise FleetError(bundles.unreadable(file.path, exc)) from exc
+        return wants.either([wants.held(need, at_hand, lambda file: bundles.digest(file.path, tell)) for need in needs])
 
 
 class progress:
@@ -136,7 +135,7 @@ class progress:
     def __init__(self, title: str, total: int) -> None:
         self.title, self.total, self.done, self.shown = title, total, 0, -1
 
-    def __enter__(self) -> Callable[[int], None]:
+    def __enter__(self) -> Tell:
         return self.tell
 
     def tell(self, count: int) -> None:
@@ -153,12 +152,14 @@ class progress:
 
 
 def listed(at_hand: Bundle, found: list[Held]) -> list[str]:
-    """The list as lines, and what is to be done about what is missing."""
-    rows = [("what", "file", "size", "state", "checksum")]
-    rows += [(i.need.what, _files(i), size(i.bytes) if i.bytes else "-", i.state, i.checksum or "-") for i in found]
-    lines = [*aligned(rows), ""]
-    lines += [f"{i.need.what}: {_mend(i)}" for i in found if not i.right or i.state == "by hand"]
+    """The list as lines of a terminal's width, each need with its files or where they come from."""
+    lines: list[str] = []
+    for its in found:
+        lines.append("  ".join((f"{its.state:<7}", f"{its.checksum or '-':<8}", f"{_size(its):>8}", its.need.what)))
+        for text in _more(its):
+            lines += textwrap.wrap(text, 78, initial_indent=_UNDER, subsequent_indent=f"{_UNDER}  ", **HANGING)
     repositories = sum(i.need.kind == "repository" for i in found)
+    lines.append("")
     if repositories > 1:
         lines.append("Of the repositories one will do: --system apt or --system dnf, as the hosts are.")
     judged = [i for i in found if i.state != "by hand"]
@@ -168,20 +169,31 @@ def listed(at_hand: Bundle, found: list[Held]) -> list[str]:
     return [*lines, f"{at_hand.folder}: {size(sum(i.bytes for i in judged))}, {said}"]
 
 
-def _files(its: Held) -> str:
+_UNDER = " " * 9
+
+
+def _size(its: Held) -> str:
+    return size(its.bytes) if its.bytes else "-"
+
+
+def _more(its: Held) -> list[str]:
+    """The files that are there, and what to do about what is not."""
+    place = f"{its.need.place}/"
     if its.need.kind == "repository":
-        return f"{its.need.place}/, {len(its.files)} files" if its.files else f"{its.need.place}/"
-    return ", ".join(file.name for file in its.files) or ", ".join(its.need.patterns[:1]) or "-"
-
-
-def _mend(its: Held) -> str:
+        files = [f"{place}: {len(its.files)} file{'s' * (len(its.files) != 1)}"] if its.files else []
+    else:
+        files = [place + file.name for file in its.files]
+    if its.state == "by hand":
+        return [its.need.get]
     if its.state == "several":
-        return "keep one of these files"
+        return [*files, "keep one of these files"]
     if its.checksum == "WRONG":
-        return f"download or copy again: {', '.join(file.name for file in its.wrong)}"
-    if its.need.kind != "repository":
-        return its.need.get
-    return f"{its.need.get}; it lacks {', '.join(its.lacks)}"
+        return [*files, "download or copy again what is told above"]
+    if its.right:
+        return files
+    if its.need.kind == "repository":
+        return [*files, f"it lacks {', '.join(its.lacks)}", its.need.get]
+    return [place + its.need.patterns[0], its.need.get]
 
 
 def as_data(at_hand: Bundle, found: list[Held], faults: list[Finding], complete: bool) -> dict[str, object]:
@@ -197,7 +209,7 @@ def as_data(at_hand: Bundle, found: list[Held], faults: list[Finding], complete:
             "state": its.state,
             "checksum": its.checksum,
             "lacks": list(its.lacks),
-            "packages": list(its.need.names),
+            "packages": [its.need.asked(name) for name in its.need.names],
             "optional": list(its.need.optional),
             "get": its.need.get,
         }

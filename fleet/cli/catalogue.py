@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -14,10 +16,13 @@ from fleet.stacks import Part, Stack
 from tasks.show import show
 
 HEADS = ("name", "platform", "driver", "firmware", "CANN / CUDA", "vLLM", "image", "checksums")
+# What fits into 80 columns; the image without its registry.
+SHORT = ("name", "driver", "CANN / CUDA", "vLLM", "image")
+HANGING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 EXIT_ERRORS, EXIT_UNREADABLE = 1, 2
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help="Versions that go together, from driver to image.")
 @click.option("--json", "json_output", is_flag=True, help="The rows as JSON on standard output.")
 @click.pass_context
 def catalogue(ctx: click.Context, json_output: bool) -> None:
@@ -31,10 +36,11 @@ def catalogue(ctx: click.Context, json_output: bool) -> None:
     if json_output:
         click.echo(json.dumps([row.model_dump(mode="json") for row in rows], indent=1, ensure_ascii=False))
         return
-    click.echo("\n".join(aligned([HEADS, *map(cells, rows)])))
+    click.echo("\n".join(aligned([SHORT, *map(short, rows)])))
+    click.echo("\nAll of a row: fleet catalogue show NAME")
 
 
-@catalogue.command("show")
+@catalogue.command("show", short_help="Print all of one row.")
 @click.argument("name")
 @click.option("--json", "json_output", is_flag=True, help="The row as JSON on standard output.")
 def show_(name: str, json_output: bool) -> None:
@@ -46,7 +52,7 @@ def show_(name: str, json_output: bool) -> None:
         click.echo("\n".join(told(row)))
 
 
-@catalogue.command("check")
+@catalogue.command("check", short_help="Hold rows against the vendors' tables.")
 @click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
 @click.option("--json", "json_output", is_flag=True, help="Findings as JSON on standard output.")
 def check(names: tuple[str, ...], json_output: bool) -> None:
@@ -80,6 +86,12 @@ def cells(row: Stack) -> tuple[str, ...]:
     return row.name, row.platform, driver, _version(row.firmware), below, engine, row.image, row.pinned
 
 
+def short(row: Stack) -> tuple[str, ...]:
+    """One line of the table on a terminal."""
+    all_ = dict(zip(HEADS, cells(row), strict=True)) | {"vLLM": row.vllm, "image": row.image.rpartition("/")[2]}
+    return tuple(all_[head] for head in SHORT)
+
+
 def _version(part: Part | None) -> str:
     """``25.5.1``; a version that no source tells is the package's own."""
     return "-" if part is None else "the package's" if part.version == "*" else part.version
@@ -105,5 +117,9 @@ def told(row: Stack) -> list[str]:
         for package in row.packages:
             lines.append(f"    {package.pattern}" + ("" if package.sha256 else "  (checksum not pinned)"))
             lines += [f"      {digest}  {name}" for name, digest in package.sha256.items()]
-    lines += ["", f"  source: {row.source}", *(f"  note: {note}" for note in row.notes)]
-    return lines
+    said = [f"source: {row.source}", *(f"note: {note}" for note in row.notes)]
+    return [*lines, "", *(line for text in said for line in _wrapped(text))]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="    ", **HANGING)

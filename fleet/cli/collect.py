@@ -13,7 +13,7 @@ import click
 
 from fleet import bundle as bundles
 from fleet import bundle_copy, bundle_needs
-from fleet.bundle import PART, Bundle, size
+from fleet.bundle import PART, File, size
 from fleet.bundle_copy import Copy
 from fleet.bundle_needs import APT, DOCKER_ARCH, IMAGES, PACKAGES, Need
 from fleet.cli import closure
@@ -28,14 +28,16 @@ def collect_into(folder: Path, asked: Asked, sources: Sequence[Path], packages: 
 
     SHA256SUMS is written last, and whatever cut the run: the same line again goes on.
     """
-    bundle_copy.make_folders(folder, (PACKAGES, IMAGES))
     faults: list[Finding] = []
-    read: list[Bundle] = []
+    files: list[File] = []
     for source in sources:
-        its, unread = _outside(source, folder)
-        read += [its]
+        found, unread = bundle_copy.search(source, asked.needs, folder)
+        files += found
         faults += unread
-    copies, several = bundle_copy.plan_copies(asked.needs, read, folder)
+        if not found:
+            _say(f"{source}: nothing of what is needed lies there")
+    bundle_copy.make_folders(folder, (PACKAGES, IMAGES))
+    copies, several = bundle_copy.plan_copies(asked.needs, files, folder)
     faults += several
     fresh = _copied(folder, copies, faults)
     for need in asked.needs:
@@ -45,14 +47,6 @@ def collect_into(folder: Path, asked: Asked, sources: Sequence[Path], packages: 
         faults += _packages(folder, asked, fresh)
     faults += _sums(folder, fresh)
     return faults
-
-
-def _outside(source: Path, folder: Path) -> tuple[Bundle, list[Finding]]:
-    """What a folder holds. Of its faults only those that keep files from being read count: it need be no bundle."""
-    its, faults = bundles.scan(source)
-    own = folder.resolve()
-    files = tuple(file for file in its.files if own not in file.path.resolve().parents)
-    return Bundle(its.folder, files), [fault for fault in faults if fault.rule == "BUNDLE-READ"]
 
 
 def _copied(folder: Path, copies: list[Copy], faults: list[Finding]) -> dict[str, str]:
@@ -76,7 +70,7 @@ def _copied(folder: Path, copies: list[Copy], faults: list[Finding]) -> dict[str
 def _image(need: Need, folder: Path) -> list[Finding]:
     """The image as a tar file, where it is not there yet."""
     target = folder / need.patterns[0]
-    if any((folder / name).exists() for name in need.patterns):
+    if any((folder / name).is_file() for name in need.patterns):
         return []
     beside = f".{target.name}{PART}"
     pull = ["docker", "pull", "--platform", f"linux/{DOCKER_ARCH[need.arch]}", need.image]
@@ -98,7 +92,7 @@ def _image(need: Need, folder: Path) -> list[Finding]:
             os.fsync(file.fileno())
         (folder / beside).replace(target)
     except OSError as exc:
-        return [bundle_copy.unwritable(target, exc)]
+        return [bundles.unwritable(target, exc)]
     return []
 
 
@@ -126,7 +120,7 @@ def _packages(folder: Path, asked: Asked, fresh: dict[str, str]) -> list[Finding
     bundle_copy.make_folders(folder, (APT,))
     _drop_damaged(folder)
     arch = asked.arch or bundle_needs.arch_here()
-    faults = closure.collect(folder / APT, need.names, need.optional, arch, _say)
+    faults = closure.collect(folder / APT, need, arch, _say)
     index = folder / APT / need.patterns[0]
     if index.exists():
         fresh[f"{APT}/{index.name}"] = bundles.digest(index)
@@ -150,11 +144,8 @@ def _sums(folder: Path, fresh: dict[str, str]) -> list[Finding]:
     total = sum(file.size for file in its.files if its.relative(file) not in fresh)
     with progress("making sums", total) as tell:
         found, wrong = bundle_copy.sums(its, fresh, tell)
-    try:
-        bundles.write_sums(folder, found)
-    except OSError as exc:
-        raise FleetError(bundle_copy.unwritable(folder / bundles.SUMS, exc)) from exc
-    _say(f"{folder / bundles.SUMS}: {len(found)} files")
+    bundles.write_sums(folder, found)
+    _say(f"{folder / bundles.SUMS}: {len(found)} file{'s' * (len(found) != 1)}")
     return [*told, *wrong]
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fleet.findings import Finding, error
 from fleet.prepare.common import Outcome, Source, plain
 
-LOCK = "/run/lock/vllm-fleet-packages"
+LOCK = "/run/vllm-fleet-packages"
 _LOCKED = 75
 # What precedes a release, in order. Any other word is a patch on top of it.
 _BEFORE = ("dev", "alpha", "t", "beta", "rc")

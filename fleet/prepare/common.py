@@ -20,6 +20,10 @@ BROUGHT = f"{KEPT}/bundle"
 # One line for each reason, and before them the boot in which they were written: a boot later they are done with.
 REBOOT_NOTE = f"{KEPT}/reboot-needed"
 
+# Held while something of the host is changed. In it stands which run began or ended a step last, so that another one,
+# which saw the host before that, does not go on from what it saw. Not below /run/lock, where anybody may write.
+LOCK = "/run/vllm-fleet-prepare"
+
 DEBIAN, REDHAT = "debian", "redhat"
 _FAMILIES = {
     "debian": DEBIAN, "ubuntu": DEBIAN,
@@ -165,11 +169,17 @@ class Work:
         for path in reversed(there):
             name = path.rpartition("/")[2]
             if name not in sizes or sizes[name] == self.host.files[path]:
-                return Source(path, name, None, self.host.files[path], sums.get(name))
+                # What was brought before is looked at, and sent again where a dying host left something else of it.
+                again = next((f.path for f in at_hand if f.name == name), None) if _is_brought(path) else None
+                return Source(path, name, again, self.host.files[path], sums.get(name))
         if not at_hand:
             return None
         file = at_hand[-1]
         return Source(f"{BROUGHT}/{file.name}", file.name, file.path, file.size, sums.get(file.name))
+
+
+def _is_brought(path: str) -> bool:
+    return path.startswith(f"{BROUGHT}/")
 
 
 def _fits(name: str, pattern: str) -> bool:

@@ -42,6 +42,7 @@ class State:
     config: bytes | None = field(default=None, repr=False)
     config_sum: str = ""
     proxy: str = ""  # sha256 of our drop-in
+    no_proxy: tuple[str, ...] = ()  # what it reaches without the proxy
     pending: str = ""  # restart or reload: what a run that was cut off did not come to
 
 
@@ -56,6 +57,7 @@ def sections(plan: Plan, node: Node) -> list[str]:
         "systemctl is-active -q docker 2>/dev/null && echo active; "
         "systemctl is-enabled -q docker 2>/dev/null && echo enabled; "
         f"sed 's/^/pending /' {PENDING} 2>/dev/null; sha256sum {PROXY} 2>/dev/null | sed 's/^/proxy /'; "
+        f"sed -n 's/^Environment=\"NO_PROXY=\\(.*\\)\"$/noproxy \\1/p' {PROXY} 2>/dev/null; "
         "timeout -k 2 20 docker info -f 'info {{.ServerVersion}}|{{.LiveRestoreEnabled}}' 2>/dev/null </dev/null && "
         "timeout -k 2 20 docker ps --format 'running {{.Names}}' 2>/dev/null </dev/null",
         f"echo '@@ daemonjson'; test -e {CONFIG} && {{ sha256sum <{CONFIG}; base64 <{CONFIG}; }} 2>/dev/null",
@@ -85,6 +87,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
         config=raw,
         config_sum=config[0].partition(" ")[0] if config else "",
         proxy=told.get("proxy", "").partition(" ")[0],
+        no_proxy=tuple(filter(None, told.get("noproxy", "").replace("%%", "%").split(","))),
         pending=told.get("pending", ""),
     )
 
@@ -112,20 +115,21 @@ def _change(work: Work, state: State) -> _Change:
     if not _stopped_by_restart(work, state) or not daemon.reloads(daemon.changed(old, new)):
         new = with_needs
     keys = daemon.changed(old, new)
-    drop_in = proxy_text(work)
+    # Another service of this host has its own there; without them each run would restart Docker.
+    drop_in = proxy_text(work, state.no_proxy if work.plan.fleet.settings.service else ())
     proxy = drop_in if drop_in and sha256(drop_in.encode()).hexdigest() != state.proxy else ""
     restarts = bool(proxy) or not daemon.reloads(keys) or state.pending == "restart"
     return _Change(keys, daemon.text(new) if keys else "", proxy, restarts or bool(state.pending and not state.active))
 
 
-def proxy_text(work: Work) -> str:
+def proxy_text(work: Work, there: Sequence[str] = ()) -> str:
     """The drop-in that gives Docker its proxy: older ones know none in daemon.json. The fleet's own are never asked
     through it."""
     url = work.node.settings.docker_proxy
     if not url:
         return ""
     own = ["localhost", "127.0.0.1", "::1", *(node.address for node in work.plan.fleet.nodes)]
-    around = ",".join(dict.fromkeys([*own, *work.node.settings.no_proxy]))
+    around = ",".join(dict.fromkeys([*there, *own, *work.node.settings.no_proxy]))
     values = {"HTTP_PROXY": url, "HTTPS_PROXY": url, "NO_PROXY": around}
     lines = [f'Environment="{key}={_quoted(value)}"\n' for key, value in values.items()]
     return f"{_HEAD}[Service]\n{''.join(lines)}"
@@ -254,7 +258,8 @@ def _reader(host: str, config: str) -> Callable[[bool, Sequence[str]], Outcome]:
             return Outcome()
         said = [line.strip() for line in plain(lines) if line.strip()]
         own = [re.sub(r"://\S*@", "://***@", line) for line in said if line != "put back"]
-        last = own[-1][:300] if own else "it ended without a word"
+        reasons = [line for line in own if line.startswith(daemon.BECAUSE)]
+        last = (reasons or own or ["it ended without a word"])[-1].removeprefix(daemon.BECAUSE)[:300]
         if last.startswith("refused "):
             what = f"Docker refuses the new {config}: {last.removeprefix('refused ')}"
             return Outcome((error("DOCKER-CONFIG", host, what, "mend docker_config; nothing was changed"),))

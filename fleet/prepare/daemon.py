@@ -103,13 +103,16 @@ def text(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
 
 
+# Before what the daemon said, as against what systemctl says of it.
+BECAUSE = "because: "
 # ``answers`` waits for the daemon; ``why`` tells why it did not come up. A password in an address is not shown.
 MASK = "sed 's#://[^ ]*@#://***@#g'"
 WAIT = (
     "answers() { i=0; while [ $i -lt 60 ]; do timeout -k 2 10 docker version -f '{{.Server.Version}}' >/dev/null 2>&1 "
     "</dev/null && return 0; i=$((i + 1)); sleep 1; done; return 1; }\n"
     "why() { journalctl -u docker -n 40 --no-pager -o cat 2>/dev/null | "
-    f"grep -i -e 'unable to' -e 'failed to' -e error | tail -n 1 | {MASK}; }}\n"
+    "grep -v -e '^docker[.]service' -e '^Failed to start docker' -e level=info -e level=warning | "
+    f"grep -i -e 'unable to' -e 'failed to' -e error | tail -n 1 | {MASK} | sed 's/^/{BECAUSE}/'; }}\n"
 )
 
 

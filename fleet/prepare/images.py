@@ -146,7 +146,7 @@ def refuse(work: Work) -> list[Finding]:
     brought = unpacked = 0
     for name, _ in _wrong(work):
         if tar := _tar(work, name):
-            brought += tar.size if tar.upload else 0
+            brought += tar.size if tar.upload and tar.path not in work.host.files else 0
             unpacked += int(tar.size * (_UNCOMPRESSED if tar.name.endswith(".tar") else _UNPACKED))
     needs = [(state.root, state.root_free, unpacked + brought * state.same_disk)]
     needs += [] if state.same_disk else [(KEPT, state.kept_free, brought)]
@@ -223,7 +223,7 @@ done
 # Tried again these would fail again.
 _FINAL = (
     "-e 'manifest unknown' -e 'not found' -e unauthorized -e denied -e 'no space left' -e 'invalid tar header' "
-    "-e 'no matching manifest' -e toomanyrequests -e x509"
+    "-e 'no matching manifest' -e toomanyrequests -e x509 -e 'server gave HTTP'"
 )
 # What Docker says, what that means, and how to mend it; {tar} is the file's name in a bundle, {registry} the host.
 _CAUSES = (
@@ -280,8 +280,11 @@ def cause(host: str, name: str, lines: Sequence[str], tar: str = "") -> Finding:
         what = f"{tar} does not hold image {name}, but {', '.join(held) or 'an image without a name'}"
         mend = "save it by the name that the plan has: docker save NAME:TAG; by a digest alone none can be saved"
         return error("IMAGE-PULL", host, what, mend)
-    registry = name.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/", name) else "docker.io"
     text = "\n".join(said)
+    if tar and re.search(r"checksum of .* differs|unexpected EOF|invalid tar|gzip: invalid", text):
+        mend = f"copy images/{tar} into the bundle again; docker save makes one"
+        return error("IMAGE-PULL", host, f"{what}: the file is damaged", mend, said[-1][:300])
+    registry = name.partition("/")[0] if re.match(r"[^/]*[.:][^/]*/", name) else "docker.io"
     for pattern, told, mend in _CAUSES:
         # Only the registry's certificate is meant, not a slow handshake.
         if re.search(pattern, text.replace("TLS handshake timeout", "i/o timeout")):

@@ -134,6 +134,8 @@ def folder(value: str | None) -> str | None:
     """A folder on this machine."""
     if value is not None and (not value.strip() or not value.isprintable()):
         raise ValueError(f"{_shown(value)} is no path; name the folder that `fleet bundle` made, or leave it out")
+    if value is not None and value.startswith("~"):
+        raise ValueError(f"{_shown(value)} begins with ~, which only a shell knows; write the path from / on")
     return value
 
 

@@ -9,9 +9,30 @@ from fleet.prepare import common, parts
 from fleet.prepare.common import REBOOT_NOTE, Work
 from fleet.topology import Plan
 
-# Waited for before the command that restarts, so that the answer to it still goes out.
-COMMAND = "{ sleep 1; sync; systemctl reboot || reboot; } </dev/null >/dev/null 2>&1 &"
 BOOT = "cat /proc/sys/kernel/random/boot_id"
+# What the command that restarts said, where it did not.
+REFUSED = "/run/vllm-fleet-reboot"
+# The last line is the boot.
+ASK = f"sed 's/^/refused /' {REFUSED} 2>/dev/null; {BOOT}"
+# The system answers on SSH before its drivers and Docker are up. It does not know --wait before systemd 240.
+BOOTED = "timeout 120 systemctl is-system-running --wait >/dev/null 2>&1"
+
+
+def command(boot: str) -> str:
+    """Shell text that ends this boot, and no later one: another run may have been first.
+
+    By itself, so that the answer to it still goes out, and out of the login's reach. It waits for what changes the
+    host just now, and keeps others from beginning.
+    """
+    its = (
+        f"exec 9>>{common.LOCK}; flock 9; sleep 1; sync; "
+        f"{{ systemctl reboot || reboot; }} >{REFUSED}.part 2>&1 || {{ mv -f {REFUSED}.part {REFUSED}; exit; }}; "
+        "sleep 30"
+    )
+    return (
+        f'test "$({BOOT})" = {shlex.quote(boot)} || exit 0\nrm -f {REFUSED}\n'
+        f"setsid sh -c {shlex.quote(its)} </dev/null >/dev/null 2>&1 &"
+    )
 
 
 def waves(plan: Plan) -> tuple[tuple[str, ...], ...]:
@@ -71,6 +92,12 @@ def same_boot(work: Work) -> Finding:
     """It answered all the time."""
     what = f"it was told to restart and has not, {work.node.settings.reboot_minutes} min later"
     return error("REBOOT-LATE", work.name, what, "look what holds it: systemctl list-jobs; then run this again")
+
+
+def refused(work: Work, said: str) -> Finding:
+    """The command that restarts failed."""
+    what = "it was told to restart and refuses"
+    return error("REBOOT-LATE", work.name, what, "restart it by hand, and run this again", said[:300])
 
 
 def units_late(work: Work, units: list[str], seconds: int) -> Finding:

@@ -49,6 +49,7 @@ class State:
 
     sums: Mapping[str, str] = field(default_factory=dict)  # path -> sha256, of FILES that are there
     values: Mapping[str, str] = field(default_factory=dict)  # of the kernel, those that it has
+    ours: Mapping[str, str] = field(default_factory=dict)  # in our file
     later: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # key -> file read after ours, its value
     refused: frozenset[str] = frozenset()  # "key value" that this boot's kernel did not take
     governors: frozenset[str] = frozenset()  # in use
@@ -76,6 +77,7 @@ def sections(plan: Plan, node: Node) -> list[str]:
         f"echo '@@ sysctl'; for k in {keys}; do p=/proc/sys/$(echo \"$k\" | tr ./ /.); "
         'test -r "$p" && echo "$k $(tr -s \'\\t\\n\' \'  \' <"$p")"; done; echo "nr_open $(cat /proc/sys/fs/nr_open)"',
         f"echo '@@ sysctlrefused'; cat {REFUSED} 2>/dev/null",
+        f"echo '@@ sysctlours'; sed -n 's/^\\([a-z][^ ]*\\) = /\\1 /p' {SYSCTL} 2>/dev/null",
         "echo '@@ sysctllater'; for f in /etc/sysctl.d/9[1-9]*.conf /etc/sysctl.d/[a-z]*.conf /etc/sysctl.conf; do "
         "test -f $f && sed -n 's/^[[:space:]-]*\\([a-z][^[:space:]=]*\\)[[:space:]]*=[[:space:]]*/\\1 /p' $f | "
         'sed "s|^|$f |"; done',
@@ -99,6 +101,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
     return State(
         sums={path: s for s, path in (line.split(None, 1) for line in sections.get("tuningfiles", []))},
         values=values,
+        ours=dict(_pair(line) for line in sections.get("sysctlours", [])),
         later=later,
         refused=frozenset(sections.get("sysctlrefused", [])),
         governors=frozenset(line[4:] for line in governor if line.startswith("now ")),
@@ -166,7 +169,9 @@ def _is(state: State, path: str, text: str) -> bool:
 
 def _sysctl(work: Work, state: State) -> list[Step]:
     values = wanted(work, state)
-    text = _HEAD + "".join(f"{key} = {value}\n" for key, value in values.items())
+    # Another service of this host has its settings there too.
+    others = state.ours if work.plan.fleet.settings.service else {}
+    text = _HEAD + "".join(f"{key} = {value}\n" for key, value in sorted({**others, **values}.items()))
     other = {k: v for k, v in values.items() if v != state.values[k] and f"{k} {v}" not in state.refused}
     if not values or (not other and _is(state, SYSCTL, text)):
         return []

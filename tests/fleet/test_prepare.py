@@ -14,7 +14,7 @@ import yaml
 
 from lab import hardware, packages
 from lab.fleet import Lab
-from lab.image import load_image
+from lab.image import light_archive
 from tests.fleet.conftest import FLEET, PYINFRA, Fleet, Run, run
 
 pytestmark = pytest.mark.lab
@@ -36,22 +36,12 @@ LISTING = (
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Three hosts with Docker."""
-    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("prepare"), say=print)
-    made.up(3, docker=True)
-    yield made
-    made.down()
-
-
-@pytest.fixture(scope="module")
-def image_tar(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stand-in image as a tar file, as `docker save` writes it."""
-    folder = tmp_path_factory.mktemp("image")
-    load_image(lab, HOSTS[:1], {IMAGE: "0.13.0"})
-    done = lab.ssh(HOSTS[0], f"docker save -o /var/lib/docker/saved.tar {IMAGE} && docker rmi -f {IMAGE}", timeout=120)
-    assert done.returncode == 0, done.stderr
-    saved = lab.files(HOSTS[0]).docker / "saved.tar"
-    shutil.move(saved, folder / "image.tar")
-    return folder / "image.tar"
+    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("prepare"), say=print, shared=True)
+    try:
+        made.up(3, docker=True)
+        yield made
+    finally:
+        made.down()
 
 
 def kernel(lab: Lab) -> str:
@@ -65,20 +55,27 @@ def sums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
-@pytest.fixture
-def npus(lab: Lab, image_tar: Path, tmp_path: Path) -> Fleet:
-    """One prefill and one decode of two hosts as bare Atlas 800 A3, with all that they need in a bundle."""
+@pytest.fixture(scope="module")
+def npu_bundle(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that bare Atlas 800 A3 need; each test has a copy that it may change."""
     from fleet.prepare.images import tar_name
 
-    folder = tmp_path / "bundle"
+    folder = tmp_path_factory.mktemp("npu-bundle")
     for part in ("packages", "images", "apt"):
-        (folder / part).mkdir(parents=True)
+        (folder / part).mkdir()
     packages.driver_run(folder / "packages", DRIVER, "x86_64", "ascend-a3")
     packages.firmware_run(folder / "packages", FIRMWARE, "ascend-a3")
     packages.common_debs(folder / "apt", kernel(lab), docker=False)
     packages.apt_repository(folder / "apt")
-    (folder / "images" / tar_name(IMAGE)).hardlink_to(image_tar)
+    (folder / "images" / tar_name(IMAGE)).write_bytes(light_archive({IMAGE: "0.13.0"}))
     sums(folder)
+    return folder
+
+
+@pytest.fixture
+def npus(lab: Lab, npu_bundle: Path, tmp_path: Path) -> Fleet:
+    """One prefill and one decode of two hosts as bare Atlas 800 A3, with all that they need in a bundle."""
+    folder = shutil.copytree(npu_bundle, tmp_path / "bundle")
     row(tmp_path, DRIVER)
     forget(lab)
     groups = {"prefill": HOSTS[:1], "decode": HOSTS[1:], "proxy": HOSTS[:1]}
@@ -166,78 +163,16 @@ def test_three_bare_hosts_become_ready_and_stay_so(lab: Lab, npus: Fleet) -> Non
         again.line(host, "nothing to change")
 
     npus.data["firewall"] = False
-    assert prepare(npus, verb="firewall").code == 0
+    assert prepare(npus, "--limit", HOSTS[0], verb="firewall").code == 0
     assert lab.ssh(HOSTS[0], "nft list table inet vllm_fleet").returncode != 0, "switched off, it is gone"
 
 
-def test_a_mixed_fleet_becomes_one_and_firmware_goes_first(lab: Lab, npus: Fleet) -> None:
-    hardware.dress_fleet(lab, HOSTS, "ascend-a3")
-    hardware.dress_fleet(
-        lab, HOSTS[1:2], "ascend-a3", {HOSTS[1]: {"driver_version": OLDER, "firmware_version": "7.7.0.9.220"}}
-    )
-    lab.ssh(HOSTS[1], "rm -f /var/log/ascend_seclog/*")
-    done = prepare(npus, verb="drivers")
-    assert done.code == 0, done.text
-    assert [driver_of(npus, host) for host in HOSTS] == [DRIVER] * 3
-    log = npus.ssh(HOSTS[1], "cat /var/log/ascend_seclog/*")
-    assert 0 <= log.lower().index("firmware") < log.lower().rindex("driver")
-
-
-def test_an_older_driver_over_a_newer_one_is_refused(lab: Lab, npus: Fleet) -> None:
-    hardware.dress_fleet(lab, HOSTS, "ascend-a3", {HOSTS[2]: {"driver_version": NEWER}})
-    done = prepare(npus, verb="drivers")
-    assert done.code == 1
-    done.line("error", HOSTS[2], "DRIVER-DOWNGRADE")
-    assert driver_of(npus, HOSTS[2]) == NEWER
-
-
-def test_one_host_fails_and_the_others_get_ready(lab: Lab, npus: Fleet) -> None:
-    hardware.bare(lab, HOSTS, "ascend-a3")
-    hardware.steer(lab, HOSTS[0], fail="0x0095", only="driver")
-    done = prepare(npus, verb="drivers")
-    assert done.code == 1
-    done.line("error", HOSTS[0], "0x0095")
-    assert [driver_of(npus, host) for host in HOSTS[1:]] == [DRIVER] * 2
-    hardware.steer(lab, HOSTS[0], fail=None)
-    assert prepare(npus, verb="drivers").code == 0
-    assert driver_of(npus, HOSTS[0]) == DRIVER
-
-
-def test_a_power_cut_in_the_middle_is_repaired_by_the_next_run(lab: Lab, npus: Fleet) -> None:
-    hardware.bare(lab, HOSTS, "ascend-a3")
-    hardware.steer(lab, HOSTS[2], cut_at="middle", only="driver")
-    assert prepare(npus, verb="drivers").code == 1
-    assert "complete" not in npus.ssh(HOSTS[2], "grep Status= /etc/ascend_install.info || true").split("=")
-    done = prepare(npus, verb="drivers")
-    assert done.code == 0, done.text
-    assert [driver_of(npus, host) for host in HOSTS] == [DRIVER] * 3
-
-
-def test_a_damaged_package_is_told_before_a_host_is_changed(lab: Lab, npus: Fleet) -> None:
-    hardware.bare(lab, HOSTS, "ascend-a3")
-    (package,) = Path(str(npus.data["bundle"])).glob("packages/*driver*")
-    packages.flip_a_byte(package)
-    done = prepare(npus, verb="drivers")
-    assert done.code == 1
-    done.line("error", package.name, "checksum")
-    for host in HOSTS:
-        assert npus.ssh(host, "ls -d /usr/local/Ascend 2>/dev/null || echo none") == "none"
-
-
-def test_a_package_for_another_architecture_is_not_taken(lab: Lab, npus: Fleet) -> None:
-    hardware.bare(lab, HOSTS, "ascend-a3")
-    folder = Path(str(npus.data["bundle"]))
-    for package in folder.glob("packages/*driver*"):
-        package.unlink()
-    packages.driver_run(folder / "packages", DRIVER, "aarch64", "ascend-a3")
-    sums(folder)
-    done = prepare(npus, verb="drivers")
-    assert done.code == 1
-    done.line("error", "DRIVER-PACKAGE", "x86_64")
-
-
-def test_a_host_that_serves_is_left_alone(lab: Lab, npus: Fleet) -> None:
-    hardware.dress_fleet(lab, HOSTS, "ascend-a3", {HOSTS[0]: {"driver_version": OLDER}})
+def test_of_a_mixed_fleet_each_host_gets_what_is_right_for_it(lab: Lab, npus: Fleet) -> None:
+    """The first serves and is left alone, the second is raised, the third has a newer driver and is refused."""
+    older = {"driver_version": OLDER, "firmware_version": "7.7.0.9.220"}
+    hardware.dress_fleet(lab, HOSTS, "ascend-a3", {HOSTS[0]: {"driver_version": OLDER}, HOSTS[1]: older,
+                                                   HOSTS[2]: {"driver_version": NEWER}})  # fmt: skip
+    npus.ssh(HOSTS[1], "rm -f /var/log/ascend_seclog/*")
     unit = "/etc/vllm-fleet/releases/x/vllm-prefill-0.service"
     npus.ssh(
         HOSTS[0],
@@ -252,9 +187,64 @@ def test_a_host_that_serves_is_left_alone(lab: Lab, npus: Fleet) -> None:
                            "/etc/vllm-fleet/releases; systemctl daemon-reload")  # fmt: skip
     assert done.code == 1
     done.line("error", HOSTS[0], "vllm-prefill-0", "DRIVER-BUSY")
-    assert driver_of(npus, HOSTS[0]) == OLDER
-    assert prepare(npus, verb="drivers").code == 0
-    assert driver_of(npus, HOSTS[0]) == DRIVER
+    done.line("error", HOSTS[2], "DRIVER-DOWNGRADE")
+    assert [driver_of(npus, host) for host in HOSTS] == [OLDER, DRIVER, NEWER]
+    log = npus.ssh(HOSTS[1], "cat /var/log/ascend_seclog/*")
+    assert 0 <= log.lower().index("firmware") < log.lower().rindex("driver")
+
+    hardware.dress_fleet(lab, HOSTS[2:], "ascend-a3")
+    done = prepare(npus, verb="drivers")
+    assert done.code == 0, done.text
+    assert [driver_of(npus, host) for host in HOSTS] == [DRIVER] * 3
+
+
+def test_hosts_that_fail_or_lose_power_are_mended_by_the_next_run(lab: Lab, npus: Fleet) -> None:
+    """And the one between them gets ready."""
+    hardware.bare(lab, HOSTS, "ascend-a3")
+    hardware.steer(lab, HOSTS[0], fail="0x0095", only="driver")
+    hardware.steer(lab, HOSTS[2], cut_at="middle", only="driver")
+    done = prepare(npus, verb="drivers")
+    assert done.code == 1
+    done.line("error", HOSTS[0], "0x0095")
+    assert driver_of(npus, HOSTS[1]) == DRIVER
+    assert "complete" not in npus.ssh(HOSTS[2], "grep Status= /etc/ascend_install.info || true").split("=")
+    hardware.steer(lab, HOSTS[0], fail=None)
+    done = prepare(npus, verb="drivers")
+    assert done.code == 0, done.text
+    assert [driver_of(npus, host) for host in HOSTS] == [DRIVER] * 3
+
+
+def test_what_is_not_right_at_hand_is_told_before_a_host_is_changed(lab: Lab, npus: Fleet) -> None:
+    """A package for another processor, a damaged one, none that is named; the last as JSON."""
+    hardware.bare(lab, HOSTS, "ascend-a3")
+    folder = Path(str(npus.data["bundle"]))
+    (package,) = folder.glob("packages/*driver*")
+    whole = package.read_bytes()
+    packages.flip_a_byte(package)
+    done = prepare(npus, verb="drivers")
+    assert done.code == 1
+    done.line("error", package.name, "checksum")
+
+    package.write_bytes(whole)
+    package.rename(folder / "packages" / package.name.replace("x86_64", "aarch64"))
+    sums(folder)
+    done = prepare(npus, "--limit", HOSTS[0], verb="drivers")
+    assert done.code == 1
+    done.line("error", "DRIVER-PACKAGE", "x86_64")
+
+    del npus.data["catalogue"]
+    npus.data["recipe"] = str(npus.folder / "recipe.yaml")
+    recipe = yaml.safe_load(Path("files/recipes/qwen3-235b-a22b-w8a8/a3-pd.yaml").read_text())
+    recipe.pop("catalogue", None)
+    (npus.folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    done = run([*FLEET, "run", str(npus.path), "drivers", "--yes", "--json"])
+    assert done.code == 1
+    answer = json.loads(next(line for line in done.text.splitlines() if line.startswith("{")))
+    assert {(f["where"], f["rule"]) for f in answer["findings"] if f["severity"] == "error"} == {
+        (host, "DRIVER-CATALOGUE") for host in HOSTS
+    }
+    for host in HOSTS:
+        assert npus.ssh(host, "ls -d /usr/local/Ascend 2>/dev/null || echo none") == "none"
 
 
 @pytest.fixture
@@ -314,21 +304,6 @@ def test_gpu_hosts_get_driver_and_fabric_manager_of_one_version_and_keep_them(la
     assert again.code == 0 and again.line("Grand total").split()[3] == "-", again.text
 
     gpu_row(gpus.folder, "580.65.06")
-    back = prepare(gpus, verb="drivers")
+    back = prepare(gpus, "--limit", HOSTS[0], verb="drivers")
     assert back.code == 1
     back.line("error", HOSTS[0], "DRIVER-DOWNGRADE")
-
-
-def test_fleet_run_tells_what_failed_as_json(lab: Lab, npus: Fleet) -> None:
-    hardware.bare(lab, HOSTS, "ascend-a3")
-    del npus.data["catalogue"]
-    npus.data["recipe"] = str(npus.folder / "recipe.yaml")
-    recipe = yaml.safe_load(Path("files/recipes/qwen3-235b-a22b-w8a8/a3-pd.yaml").read_text())
-    recipe.pop("catalogue", None)
-    (npus.folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    done = run([*FLEET, "run", str(npus.path), "drivers", "--yes", "--json"])
-    assert done.code == 1
-    answer = json.loads(next(line for line in done.text.splitlines() if line.startswith("{")))
-    assert {(f["where"], f["rule"]) for f in answer["findings"] if f["severity"] == "error"} == {
-        (host, "DRIVER-CATALOGUE") for host in HOSTS
-    }

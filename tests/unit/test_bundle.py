@@ -122,9 +122,24 @@ def test_two_sums_of_one_file(tmp_path: Path) -> None:
     assert told(tmp_path) == ["/SHA256SUMS:2: a.run is listed twice, with two sums [BUNDLE-SUMS]"]
 
 
-def test_sums_that_are_no_text(tmp_path: Path) -> None:
+def test_sums_that_are_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "SHA256SUMS").write_bytes(b"\xff\xfe")
-    assert told(tmp_path) == ["/SHA256SUMS: this is no text [BUNDLE-SUMS]"]
+    assert told(tmp_path) == ["/SHA256SUMS: this is no text of sha256sum [BUNDLE-SUMS]"]
+    monkeypatch.setattr(bundle, "LARGEST_SUMS", 4)
+    (tmp_path / "SHA256SUMS").write_bytes(b"# ours")
+    assert told(tmp_path) == ["/SHA256SUMS: this is no text of sha256sum [BUNDLE-SUMS]"]
+
+
+def test_sums_from_windows(tmp_path: Path) -> None:
+    put(tmp_path, **{"a.run": "one"})
+    (tmp_path / "SHA256SUMS").write_bytes(b"\xef\xbb\xbf" + f"{ONE}  a.run\r\n".encode())
+    assert [f.sha256 for f in bundle.read(tmp_path).files] == [ONE]
+
+
+def test_a_folder_where_a_file_is_to_be(tmp_path: Path) -> None:
+    put(tmp_path, **{"SHA256SUMS__x": ""})
+    with pytest.raises(FleetError, match="cannot write: is a directory; remove that folder, or name another place"):
+        bundle.write_sums(tmp_path, {})
 
 
 @pytest.mark.parametrize("name", ["a b.run", "a'b.run", "$(reboot).run", "a\nb.run"])
@@ -181,11 +196,9 @@ def test_no_folder(tmp_path: Path) -> None:
 # ---- what hosts need
 
 
-def needs_of(text: str = A3, arch: tuple[str, ...] = ("aarch64",), kinds: str = "apt", **data: Any) -> list[Need]:
+def needs_of(text: str = A3, arch: tuple[str, ...] = ("aarch64",), **data: Any) -> list[Need]:
     plan = lay(text, data, serve=["10.0.0.1"])
-    stack = stacks.of_plan(plan)
-    packages = bundle_needs.wanted(plan, stack)
-    return bundle_needs.needs(plan, stack, arch, {kind: its for kind, its in packages.items() if kind in kinds})
+    return bundle_needs.needs(plan, stacks.of_plan(plan), arch, system="apt")
 
 
 def plan_of(text: str = A3, **data: Any) -> Plan:
@@ -232,12 +245,11 @@ def test_no_packages_where_the_rack_has_a_source_of_its_own() -> None:
 
 
 def test_headers_have_a_name_where_the_kernel_is_told() -> None:
-    plan = plan_of()
-    assert bundle_needs.wanted(plan, None)["apt"].optional == ("apparmor", "dkms", "docker-cli")
+    assert bundle_needs.repositories(plan_of(), None)[0].optional == ("apparmor", "dkms", "docker-cli")
     for text in (A3, H100):
-        told = bundle_needs.wanted(plan_of(text), None, ["6.8.0-60-generic"])
-        assert "linux-headers-6.8.0-60-generic" in told["apt"].optional
-        assert "kernel-devel-6.8.0-60-generic" in told["dnf"].optional
+        apt, dnf = bundle_needs.repositories(plan_of(text), None, ["6.8.0-60-generic"])
+        assert "linux-headers-6.8.0-60-generic" in apt.optional
+        assert "kernel-devel-6.8.0-60-generic" in dnf.optional
 
 
 def test_without_a_row_it_is_not_known_what_is_needed() -> None:
@@ -329,6 +341,16 @@ def test_a_repository_of_dnf_where_one_of_several_names_will_do(tmp_path: Path) 
     assert state(need, tmp_path) == ("have", "unpinned")
     (tmp_path / "dnf/docker-engine-18.09-1.aarch64.rpm").unlink()
     assert held(need, tmp_path).lacks == ("docker-ce|docker-engine",)
+
+
+def test_a_package_in_another_version_than_the_rows_is_not_there(tmp_path: Path) -> None:
+    driver = "nvidia-driver-580-server-open"
+    need = Need("repository", "packages", "", "apt", (), names=(driver,), versions={driver: "580.65.06"})
+    put(tmp_path, **{f"apt__{driver}_580.95.05-0ubuntu1_amd64.deb": ""})
+    assert held(need, tmp_path).lacks == (f"{driver} 580.65.06",)
+    put(tmp_path, **{f"apt__{driver}_1%3a580.65.06-0ubuntu1_amd64.deb": ""})
+    assert held(need, tmp_path).lacks == ()
+    assert need.asked(driver) == f"{driver}-580.65.06"
 
 
 def test_one_whole_repository_will_do(tmp_path: Path) -> None:
@@ -428,9 +450,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def copies(tmp_path: Path, *folders: str) -> tuple[list[str], list[str]]:
-    found, faults = bundle_copy.plan_copies(
-        needs_of(), [bundle.scan(tmp_path / f)[0] for f in folders], tmp_path / "to"
-    )
+    files, faults = [], []
+    for folder in folders:
+        more, unread = bundle_copy.search(tmp_path / folder, needs_of(), tmp_path / "to")
+        files += more
+        faults += unread
+    found, several = bundle_copy.plan_copies(needs_of(), files, tmp_path / "to")
+    faults += several
     return [f"{c.source.path} {c.target}".replace(f"{tmp_path}/", "") for c in found], [f.what for f in faults]
 
 
@@ -445,6 +471,43 @@ def test_which_file_goes_where(tmp_path: Path) -> None:
 def test_one_file_in_two_folders_is_no_doubt(tmp_path: Path) -> None:
     put(tmp_path, **{f"one__{FIRMWARE}": "one", f"two__{FIRMWARE}": "one"})
     assert copies(tmp_path, "one", "two") == ([f"one/{FIRMWARE} to/packages/{FIRMWARE}"], [])
+
+
+def test_folders_may_be_called_anything_and_other_files_do_not_count(tmp_path: Path) -> None:
+    put(
+        tmp_path,
+        **{f"My files (2)__Grüße__{DRIVER}": "one", "My files (2)__my photo.jpg": "", "1__2__3__4__5__6__7": ""},
+    )
+    (tmp_path / "My files (2)/gone").symlink_to(tmp_path / "nowhere")
+    assert copies(tmp_path, "My files (2)") == ([f"My files (2)/Grüße/{DRIVER} to/packages/{DRIVER}"], [])
+    assert copies(tmp_path, "1") == ([], [])
+
+
+def test_a_browsers_second_download_has_the_vendors_name(tmp_path: Path) -> None:
+    put(tmp_path, **{f"one__{DRIVER.replace('.run', ' (1).run')}": "one"})
+    assert copies(tmp_path, "one") == (
+        [f"one/{DRIVER.replace('.run', ' (1).run')} to/packages/{DRIVER}"],
+        [],
+    )
+    put(tmp_path, **{f"one__{DRIVER}": "on"})
+    assert copies(tmp_path, "one")[0] == [], "the first was cut off: which one is meant cannot be told"
+
+
+def test_a_name_that_cannot_be_taken_is_told_where_the_file_is_wanted(tmp_path: Path) -> None:
+    put(tmp_path, **{f"one__Copy of {FIRMWARE}": "one"})
+    assert copies(tmp_path, "one") == ([], ["no host is given a file of this name"])
+
+
+def test_the_bundle_itself_is_not_looked_into(tmp_path: Path) -> None:
+    put(tmp_path, **{f"to__packages__{DRIVER}": "one"})
+    assert copies(tmp_path, ".") == ([], [])
+
+
+@pytest.mark.parametrize(("text", "what"), [("", "the file is empty"), ("\n<!DOCTYPE html>", "this is a web page")])
+def test_what_a_vendors_site_says_instead_of_the_file(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(FleetError, match=f"{what}.*; download it again, logged in"):
+        bundle_copy.copy(job(tmp_path, text))
+    assert list((tmp_path / "to").iterdir()) == []
 
 
 def test_two_files_that_could_be_meant(tmp_path: Path) -> None:

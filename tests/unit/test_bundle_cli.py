@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from fleet.bundle_needs import Need
 from fleet.cli import closure
 from fleet.cli.main import main
 from tests.unit.test_bundle import DRIVER, FIRMWARE, TAR, put
@@ -58,11 +59,9 @@ def collect(to: Path, *words: object) -> Result:
 
 
 def states(result: Result) -> dict[str, str]:
-    """State and checksum by the first words of each line of the list."""
-    lines = [
-        [part.strip() for part in line.split("  ") if part] for line in result.stdout.split("\n\n")[0].splitlines()
-    ]
-    return {cells[0]: f"{cells[3]} {cells[4]}" for cells in lines[1:]}
+    """State and checksum of each need of the list."""
+    lines = [line for line in result.stdout.split("\n\n")[0].splitlines() if line[0] != " "]
+    return {line[29:]: f"{line[:9].strip()} {line[9:17].strip()}" for line in lines}
 
 
 # ---- the list
@@ -78,7 +77,9 @@ def test_what_is_needed_before_there_is_a_bundle(tmp_path: Path, monkeypatch: py
         f"image {IMAGE}": "missing -",
         "weights vllm-ascend/Qwen3-235B-A22B-w8a8": "by hand -",
     }
-    assert "driver 25.5.1, aarch64: the vendor's support site, driver of Ascend HDK 25.5.1\n" in result.stdout
+    assert "\n         packages/*A3*npu-driver_25.5.1_linux*aarch64.run\n" in result.stdout
+    assert "\n         the vendor's support site, driver of Ascend HDK 25.5.1\n" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) < 80
     assert result.stdout.endswith("bundle: 0 B, 3 of 3 missing or wrong\n")
 
 
@@ -116,6 +117,13 @@ def test_no_such_bundle(tmp_path: Path) -> None:
     result = bundle(A3, "--dir", tmp_path / "gone")
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {tmp_path}/gone: there is no such folder; ")
+
+
+def test_what_does_not_go_together(tmp_path: Path) -> None:
+    result = bundle(A3, "--dir", tmp_path, "--collect", tmp_path)
+    assert (result.exit_code, "--dir and --collect both name the bundle; leave --dir out" in result.stderr) == (2, True)
+    result = bundle(A3, "--kernel", "../x;y")
+    assert (result.exit_code, "'../x;y' is no kernel's release; write what uname -r" in result.stderr) == (2, True)
 
 
 def test_collecting_is_asked_for(tmp_path: Path) -> None:
@@ -244,7 +252,10 @@ def test_an_interrupt(tmp_path: Path, tools: Path, disk: Path, monkeypatch: pyte
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     result = collect(tmp_path / "b", "--from", tmp_path / "gone")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"error: {tmp_path}/gone: there is no such folder; ")
+    assert result.stderr.startswith(
+        f"error: {tmp_path}/gone: there is no such folder; name the folder with what you downloaded [BUNDLE-READ]"
+    )
+    assert not (tmp_path / "b").exists(), "nothing is made before it is known what of"
 
 
 def test_a_bundle_that_cannot_be_written(tmp_path: Path) -> None:
@@ -265,12 +276,11 @@ needs_apt = pytest.mark.skipif(
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with two packages, of which one needs the other; it is all that apt knows."""
     folder = tmp_path / "source"
-    for name, needs in (("one", "Depends: two\n"), ("two", "")):
-        control = f"Package: {name}\nVersion: 1:1.0\nArchitecture: all\nMaintainer: us\n{needs}Description: {name}\n"
-        put(tmp_path / name, DEBIAN__control=control)
-        folder.mkdir(exist_ok=True)
-        command = ["dpkg-deb", "-b", str(tmp_path / name), str(folder / f"{name}_1%3a1.0_all.deb")]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    deb(tmp_path, "one", "1:1.0", "Depends: two\n")
+    deb(tmp_path, "two", "1:1.0")
+    for version in ("580.65.06-1", "580.95.05-1"):
+        deb(tmp_path, "nvidia-driver", version, f"Depends: libnvidia (= {version})\n")
+        deb(tmp_path, "libnvidia", version)
     assert closure.index(folder) == []
     put(tmp_path, **{"sources.list": f"deb [trusted=yes] copy:{folder} ./\n"})
     config = f'Dir::Etc::sourcelist "{tmp_path}/sources.list";\nDir::Etc::sourceparts "-";\n'
@@ -279,26 +289,61 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def deb(folder: Path, name: str, version: str, more: str = "") -> None:
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: us\n{more}Description: {name}\n"
+    put(folder / name, DEBIAN__control=control)
+    (folder / "source").mkdir(exist_ok=True)
+    target = folder / "source" / f"{name}_{version.replace(':', '%3a')}_all.deb"
+    subprocess.run(["dpkg-deb", "-b", str(folder / name), str(target)], check=True, stdout=subprocess.DEVNULL)
+
+
+def want(*names: str, optional: tuple[str, ...] = (), **versions: str) -> Need:
+    its = {name.replace("_", "-"): version for name, version in versions.items()}
+    return Need("repository", "packages", "", "apt", ("Packages",), names=names, optional=optional, versions=its)
+
+
 @needs_apt
 def test_packages_come_with_all_that_they_need(tmp_path: Path, source: Path) -> None:
     said: list[str] = []
     (tmp_path / "apt").mkdir()
-    assert closure.collect(tmp_path / "apt", ["one"], ["three"], closure.arch_here(), said.append) == []
+    assert closure.collect(tmp_path / "apt", want("one", optional=("three",)), closure.arch_here(), said.append) == []
     assert sorted(p.name for p in (tmp_path / "apt").iterdir()) == [
         "Packages",
         "one_1%3a1.0_all.deb",
         "two_1%3a1.0_all.deb",
     ]
     index = (tmp_path / "apt/Packages").read_text()
-    assert index == (source / "Packages").read_text()
+    assert all(part in (source / "Packages").read_text() for part in index.split("\n\n"))
     assert "Filename: ./two_1%3a1.0_all.deb\n" in index
-    assert said[-1] == "three: no source has it, left out"
+    assert said[-1] == "three: no source has it; left out, as not all hosts need it"
+
+
+@needs_apt
+def test_a_folder_below_the_one_that_is_run_in(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("apt").mkdir()
+    assert closure.collect(Path("apt"), want("two"), closure.arch_here(), print) == []
+    assert sorted(p.name for p in Path("apt").iterdir()) == ["Packages", "two_1%3a1.0_all.deb"]
+
+
+@needs_apt
+@pytest.mark.parametrize(("asked", "version"), [("580.*", "580.95.05"), ("580.65.06", "580.65.06")])
+def test_the_rows_version_comes_with_what_it_needs_of_that_version(
+    tmp_path: Path, source: Path, asked: str, version: str
+) -> None:
+    (tmp_path / "apt").mkdir()
+    need = want("nvidia-driver", nvidia_driver=asked)
+    assert closure.collect(tmp_path / "apt", need, closure.arch_here(), print) == []
+    assert sorted(p.name for p in (tmp_path / "apt").glob("*.deb")) == [
+        f"libnvidia_{version}-1_all.deb",
+        f"nvidia-driver_{version}-1_all.deb",
+    ]
 
 
 @needs_apt
 def test_a_package_that_no_source_has(tmp_path: Path, source: Path) -> None:
     (tmp_path / "apt").mkdir()
-    (finding,) = closure.collect(tmp_path / "apt", ["one", "nvidia-driver-580"], [], closure.arch_here(), print)
+    (finding,) = closure.collect(tmp_path / "apt", want("one", "nvidia-driver-580"), closure.arch_here(), print)
     assert finding.line() == (
         f"error: {tmp_path}/apt: no source of this machine has nvidia-driver-580; add the source that has it (the "
         "vendor's, for drivers and container toolkit), or check the release [BUNDLE-PACKAGES]"
@@ -316,7 +361,7 @@ def test_what_is_no_package_is_told(tmp_path: Path) -> None:
 def test_packages_of_another_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closure.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(closure, "arch_here", lambda: "x86_64")
-    (finding,) = closure.collect(tmp_path, ["one"], [], "aarch64", print)
+    (finding,) = closure.collect(tmp_path, want("one"), "aarch64", print)
     assert finding.line().startswith(
         f"error: {tmp_path}: the hosts are aarch64, this machine is x86_64; run this on a machine of aarch64"
     )
@@ -327,3 +372,8 @@ def test_a_machine_without_apt(tmp_path: Path, tools: Path) -> None:
     assert result.exit_code == 1
     assert f"error: {tmp_path}/b/apt: this machine has no apt-get and dpkg-deb; " in result.stderr
     assert states(result)["packages for Debian, Ubuntu"] == "missing -"
+
+
+def test_a_command_that_does_not_end() -> None:
+    well, said = closure._run(["sleep", "60"], 0)
+    assert (well, said) == (False, ["sleep did not end within 0 s"])

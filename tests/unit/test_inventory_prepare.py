@@ -90,6 +90,7 @@ BAD: list[tuple[str, Any, str, str]] = [
     ("bundle", 1, "not 1", "mend the value"),
     ("bundle", " ", "' ' is no path", "name the folder that `fleet bundle` made"),
     ("bundle", "a\0b", "is no path", "name the folder that `fleet bundle` made"),
+    ("bundle", "~/bundle", "'~/bundle' begins with ~, which only a shell knows", "write the path from / on"),
     ("bundle_on_host", "bundle", "'bundle' is no plain absolute path", "write it from / on"),
     ("bundle_on_host", "/mnt/my bundle", "is no plain absolute path", "write it from / on"),
     ("bundle_on_host", "/mnt/$(id)", "is no plain absolute path", "write it from / on"),

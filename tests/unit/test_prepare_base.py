@@ -446,3 +446,16 @@ def test_the_cpus_governor_is_performance(kernel: Path) -> None:
 
 def test_nothing_is_tuned_where_the_inventory_says_so(kernel: Path) -> None:
     assert tuned(kernel, plan_of(tuning=False))[0] == []
+
+
+def test_services_of_one_host_leave_each_others_settings(kernel: Path) -> None:
+    (kernel / "proc/sys/net/core").mkdir(parents=True, exist_ok=True)
+    (kernel / "proc/sys/net/core/somaxconn").write_text("128\n")
+    one = plan_of(service="one", sysctl={"net.core.somaxconn": 5000})
+    two = plan_of(service="two", sysctl={"net.ipv4.tcp_rmem": "4096 131072 16777216"})
+    for plan in (one, two):
+        for step in tuned(kernel, plan)[0]:
+            run(step, kernel)
+    text = (kernel / "etc/sysctl.d/90-vllm-fleet.conf").read_text()
+    assert "net.core.somaxconn = 5000" in text and "net.ipv4.tcp_rmem = " in text
+    assert [names(tuned(kernel, plan)[0]) for plan in (one, two)] == [[], []]

@@ -369,3 +369,22 @@ def test_the_drop_in_is_written_before_docker_restarts(host: Host) -> None:
         "systemctl daemon-reload",
         "systemctl restart docker",
     ]
+
+
+def test_services_of_one_host_do_not_restart_docker_in_turns(host: Host) -> None:
+    first = work(state_of(), service="one", docker_proxy="http://10.0.0.1:3128", no_proxy=["a.corp"])
+    put(host.root, containers.PROXY, containers.proxy_text(first))
+    data = {"service": "two", "docker_proxy": "http://10.0.0.1:3128", "no_proxy": ["b.corp"]}
+    state = host.state()
+    assert "a.corp" in state.no_proxy
+    second = work(state, **data)
+    put(host.root, containers.PROXY, containers.proxy_text(second, state.no_proxy))
+    joined = host.state()
+    for its in (work(joined, **data), replace(first, states={"containers": joined})):
+        assert not containers._change(its, joined).proxy
+
+
+def test_what_the_daemon_says_goes_before_what_systemctl_says_of_it() -> None:
+    lines = ["because: failed to start daemon: x", 'See "systemctl status docker.service" for details.']
+    (found,) = containers._reader("a", "f")(False, lines).findings
+    assert found.what == "Docker did not come up: failed to start daemon: x"

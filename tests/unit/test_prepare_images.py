@@ -291,3 +291,16 @@ def test_hosts_of_one_instance_have_one_image() -> None:
         "sha256:aaaaaaaaaaaa (collectives hang, or fail with a version mismatch); "
         "docker rmi it on both and run again, or give the image by its digest [IMAGE-DIFFERS]"
     ]
+
+
+@pytest.mark.parametrize("said", ["unexpected EOF", "checksum of /var/lib/vllm-fleet/bundle/a.tar differs"])
+def test_a_damaged_tar_is_no_registry_that_is_not_reached(said: str) -> None:
+    told = images.cause("10.0.0.11", IMAGE, [f"Error processing tar file: {said}"], TAR)
+    assert "the file is damaged" in told.what and "registry" not in (told.mend or "").replace(TAR, "")
+
+
+def test_a_tar_that_is_on_the_host_already_needs_no_second_room(tmp_path: Path) -> None:
+    its = work(bundle=bundle_of(tmp_path, size=100), free=150)
+    assert [f.rule for f in images.refuse(its)] == ["IMAGE-DISK"]
+    there = replace(its.host, files={f"/var/lib/vllm-fleet/bundle/{TAR}": 100})
+    assert images.refuse(replace(its, host=there)) == []

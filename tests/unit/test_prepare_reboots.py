@@ -90,3 +90,26 @@ def test_a_file_on_the_host_is_taken_before_one_in_the_bundle(tmp_path: Path) ->
     found = its.find("a*.run")
     assert found and (found.path, found.upload) == ("/var/lib/vllm-fleet/bundle/a.run", tmp_path / "a.run")
     assert its.find("b*.run") is None
+
+
+def test_a_brought_file_is_looked_at_and_sent_again_where_it_is_not_right(tmp_path: Path) -> None:
+    """A host that died wrote a file of the right size with something else in it."""
+    from fleet.bundle import Bundle, File
+
+    path = f"{common.BROUGHT}/a.run"
+    its = work(plan_of(), files={path: 5})
+    assert (found := its.find("a*.run")) and found.upload is None, "without a bundle there is nothing to send"
+    its = replace(its, bundle=Bundle(tmp_path, (File(tmp_path / "a.run", 5, "ff"),)))
+    assert (found := its.find("a*.run")) and (found.path, found.upload) == (path, tmp_path / "a.run")
+
+
+def test_a_boot_that_another_run_has_ended_already_is_not_ended_again(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    for name in ("systemctl", "setsid"):
+        tool = tmp_path / "bin" / name
+        tool.write_text(f"#!/bin/sh\necho {name} >>{tmp_path}/called\n")
+        tool.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    text = reboots.command("another-boot")
+    subprocess.run(["sh", "-c", text], check=True, timeout=10, env=environment)
+    assert not (tmp_path / "called").exists()

@@ -320,7 +320,9 @@ def test_a_plan_without_a_row() -> None:
 
 
 def test_a_row_that_is_not_there_is_one_finding() -> None:
-    assert told(of_row(plan_of(catalogue="a3"))) == ["error CATALOGUE-NAME: there is no such row"]
+    (finding,) = of_row(plan_of(catalogue="a3"))
+    assert finding.line().startswith("error: ")
+    assert f"{plan_of().fleet.source} catalogue 'a3': there is no such row; " in finding.line()
 
 
 def test_a_row_of_another_family() -> None:

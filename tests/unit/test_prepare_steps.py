@@ -1,0 +1,102 @@
+"""How a step is run on a host: heard to its end, alone, and to its end also where nobody hears it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tasks import edge, steps, transport
+
+
+def locally(command: Any, *, stdin: str | None = None, **_: object) -> tuple[bool, list[str], list[str]]:
+    """In place of a host."""
+    done = subprocess.run(["sh", "-c", str(command)], input=stdin or "", text=True, capture_output=True, timeout=30)
+    return done.returncode == 0, done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(edge, "run_here", locally)
+    monkeypatch.setattr(edge, "current_host", lambda: SimpleNamespace(name="a", print_prefix=""))
+    monkeypatch.setattr(steps, "LOCK", str(tmp_path / "lock"))
+    steps.seen.clear()
+    yield
+
+
+def test_both_streams_the_end_and_the_input_are_heard() -> None:
+    ran = steps.run("cat; echo two >&2; exit 3", 10, "one\n")
+    assert (ran.done, ran.lines, ran.locked, ran.lost) == (False, ["one", "two"], False, False)
+    assert steps.run("true", 10).done
+
+
+def test_a_step_that_takes_too_long_is_ended_and_said_so() -> None:
+    ran = steps.run("sleep 20", 1)
+    assert (ran.done, ran.lines) == (False, ["it was ended after 1 s"])
+
+
+def test_a_script_of_whatever_end_is_no_lock_of_another_run() -> None:
+    assert not steps.run("exit 75", 10).locked
+
+
+def test_what_another_run_did_since_the_host_was_looked_at_stops_this_one(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("other ended\n")
+    assert steps.run("touch " + str(tmp_path / "done"), 10).locked
+    assert not (tmp_path / "done").exists()
+    steps.seen["a"] = "other ended"  # looked at again
+    assert steps.run("true", 10).done
+    assert steps.run("true", 10).done, "what this run did itself does not stop it"
+    assert (tmp_path / "lock").read_text() == f"{transport.ME} ended\n"
+
+
+def test_what_only_asks_needs_no_lock(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("other begun\n")
+    assert steps.run("true", 10, claims=False).done
+    assert (tmp_path / "lock").read_text() == "other begun\n"
+
+
+def test_a_lost_connection_is_known_by_the_missing_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "run_here", lambda *_, **__: (False, ["half"], []))
+    ran = steps.run("true", 10)
+    assert (ran.done, ran.lines, ran.lost) == (False, ["half"], True)
+
+
+def test_a_step_goes_on_where_nobody_hears_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, or a control machine that is gone: what writes into nothing would be ended half way."""
+    commands: list[str] = []
+
+    def keep(command: Any, **_: object) -> tuple[bool, list[str], list[str]]:
+        commands.append(str(command))
+        return True, ["@@ ended 0"], []
+
+    monkeypatch.setattr(edge, "run_here", keep)
+    end = tmp_path / "end"
+    steps.run(f"for i in 1 2 3 4 5 6; do echo $i; sleep 0.1; done; echo yes >{end}", 10)
+    child = subprocess.Popen(["sh", "-c", commands[0]], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    assert child.stdout
+    child.stdout.readline()
+    child.stdout.close()
+    deadline = time.monotonic() + 10
+    while not end.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.wait(10)
+    assert end.read_text() == "yes\n"
+    assert (tmp_path / "lock").read_text() == f"{transport.ME} ended\n"
+
+
+@pytest.mark.parametrize(
+    ("free_uploads", "free_kept", "there", "full"),
+    [(500, 5000, 0, "/tmpdisk"), (500, 5000, 600, ""), (5000, 500, 0, "/var"), (5000, 5000, 0, "")],
+)
+def test_a_disk_that_has_no_room_is_named(free_uploads: int, free_kept: int, there: int, full: str) -> None:
+    lines = [
+        f"has {there * 1024}",
+        f"room tmpfs 9999 1 {free_uploads} 1% /tmpdisk",
+        f"room sda 9999 1 {free_kept} 1% /var",
+    ]
+    assert steps._full(lines, 1000 * 1024) == full
