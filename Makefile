@@ -25,7 +25,7 @@ lint: setup
 
 # Those that start processes and wait for them run beside those that only compute.
 WAITING := $(addprefix tests/unit/test_, group.py core_apply.py core_waiting.py standin_serving.py standin_topologies.py \
-    machine_npu.py machine_gpu.py lab_packages.py prepare_ascend.py prepare_base.py)
+    machine_npu.py machine_gpu.py lab_packages.py)
 
 unit: setup
 	@$(BIN)/pytest $(WAITING) >.pytest_waiting.log 2>&1 & waiting=$$!; \

@@ -7,13 +7,17 @@ from tasks import guard, preparing
 from tasks.edge import host
 
 plan = guard.current_plan()
+platform = plan.recipe.platform
 names = ("ascend", "nvidia", "cann")
 
 preparing.bring(name="sources of packages", plan=plan, part="sources")
-preparing.bring(name="driver and firmware of the NPUs", plan=plan, part="ascend")
-preparing.bring(name="driver and fabric manager of the GPUs", plan=plan, part="nvidia")
+if platform.startswith("ascend"):
+    preparing.bring(name="driver and firmware of the NPUs", plan=plan, part="ascend")
+if platform == "nvidia":
+    preparing.bring(name="driver and fabric manager of the GPUs", plan=plan, part="nvidia")
 for wave in host.loop(preparing.waves(plan)):
     preparing.restart(name=f"restart where needed: {', '.join(wave)}", plan=plan, wave=wave)
-preparing.bring(name="CANN for engines outside containers", plan=plan, part="cann")
+if platform.startswith("ascend"):
+    preparing.bring(name="CANN for engines outside containers", plan=plan, part="cann")
 preparing.prove(name="what runs is what was installed", plan=plan, names=names)
 preparing.agree(name="hosts that work together have the same", plan=plan, names=names)

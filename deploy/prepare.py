@@ -14,7 +14,7 @@ plan = guard.current_plan()
 platform = plan.recipe.platform
 
 preparing.bring(name="sources of packages", plan=plan, part="sources")
-preparing.bring(name="users, packages, clock and tuning", plan=plan, part="base")
+preparing.bring(name="packages, clock and tuning", plan=plan, part="base")
 if platform.startswith("ascend"):
     preparing.bring(name="driver and firmware of the NPUs", plan=plan, part="ascend")
 if platform == "nvidia":

@@ -77,7 +77,7 @@ class Settings(BaseModel):
     api_networks: list[str] = []
     reboot: Literal["when-needed", "never", "even-if-serving"] = "when-needed"
     reboot_at_once: int = Field(8, ge=1, le=1000, strict=True)
-    reboot_minutes: int = Field(20, ge=1, le=180, strict=True)
+    reboot_minutes: int = Field(40, ge=1, le=180, strict=True)
 
     @field_validator("waive")
     @classmethod

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from fleet import FILES, routing, waiting
+from fleet.inventory import span
 from fleet.topology import START, Plan, Unit, open_interface
 
 # Variables that a value may refer to; every other $ is meant literally.
@@ -170,7 +171,8 @@ def as_data(plan: Plan) -> dict[str, Any]:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates of files/, in which shell text and configurations are written."""
     environment = Environment(
         loader=FileSystemLoader(FILES),
         undefined=StrictUndefined,
@@ -179,12 +181,18 @@ def _environment() -> Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters |= {"quote": shlex.quote, "env": _env_value, "command": _command, "pairs": _pairs}
+    environment.filters |= {
+        "quote": shlex.quote,
+        "env": _env_value,
+        "command": _command,
+        "pairs": _pairs,
+        "ports": span,
+    }
     return environment
 
 
 def _template(name: str) -> Any:
-    return _environment().get_template(name)
+    return environment().get_template(name)
 
 
 def _env_value(value: str) -> str:

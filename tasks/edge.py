@@ -24,7 +24,7 @@ import pyinfra
 from paramiko import SSHException
 from pyinfra import logger
 from pyinfra.api.command import FunctionCommand, PyinfraCommand
-from pyinfra.api.state import BaseStateCallback, State
+from pyinfra.api.state import BaseStateCallback, State, StateStage
 from pyinfra.context import ctx_host, ctx_inventory, ctx_state
 
 from fleet import waivers
@@ -65,6 +65,8 @@ def install() -> None:
     reads = guard.only_reads(params)
     _ask_clearly(reads)
     _keep_stdout_for_answers()
+    if params.get("dry"):  # with -y, pyinfra would not look for changes, and a dry run would have nothing to tell
+        state.check_for_changes = True
     _watch_from_the_start(state, asks=guard.is_attended() and not params.get("dry") and not reads)
     if any(str(op).replace(os.sep, "/").split("/")[-2:-1] == ["deploy"] for op in params.get("operations", ())):
         guard.check_before_connecting(params)
@@ -194,6 +196,11 @@ def executing() -> bool:
 def changes_are_detected() -> bool:
     """Whether this run looks for changes first (without -y, or dry)."""
     return bool(_state().check_for_changes)
+
+
+def ended() -> bool:
+    """Whether the run came to its end, well or not, and did not break off."""
+    return bool(_state().current_stage == StateStage.Disconnect)
 
 
 def wants_diff() -> bool:

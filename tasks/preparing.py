@@ -171,6 +171,9 @@ def _restarted(plan: Plan, its: Work) -> Finding | None:
             time.sleep(1)
         else:
             return reboots.late(its, said) if said else reboots.same_boot(its)
+    if devices := reboots.devices(its):
+        with steps_.still("waiting for the devices"):
+            steps_.run(devices, reboots.DEVICES_SECONDS + 60, claims=False)
     if not its.host.serving:
         return None
     seconds, units = plan.recipe.start_timeout_seconds, list(its.host.serving)
@@ -208,6 +211,9 @@ def _sum_up(plan: Plan) -> None:
     names = [node.name for node in plan.fleet.nodes if node.name in _changes]
     if not names or not edge.steps:
         return
+    if not edge.ended():
+        click.echo("\nThe run broke off: no host is known to be ready. Run it again, it goes on from there", file=out)
+        return
     width = max(map(len, names))
     click.echo(f"\n{click.style('Prepared', bold=True)} in {time.monotonic() - _started:.0f} s", file=out)
     for name in names:
@@ -217,8 +223,11 @@ def _sum_up(plan: Plan) -> None:
         if name in lost:
             did = f"{did} done" if changes else "no step done"
         click.echo(f"  {name:<{width}}  {state:<6}  {did}", file=out)
-    words = counted(_found)
-    if words:
+    if words := counted(_found):
         click.echo(f"  {', '.join(words)}, told above", file=out)
+    click.echo(click.style("Steps", bold=True), file=out)
+    for name, seconds in edge.steps:
+        if seconds >= 0.1:
+            click.echo(f"  {seconds:7.1f} s  {name if len(name) < 80 else name[:77] + '...'}", file=out)
     if not lost:
         click.echo(f"Next: fleet run {plan.fleet.source} preflight", file=out)

@@ -25,6 +25,8 @@ LOCK = common.LOCK
 STILL_SECONDS = 20.0
 TRIES = 3
 BACK_SECONDS = 120.0
+# Linux takes 128 KiB as one argument; sudo and the login's shell have the command as one, and quote it once more.
+LONGEST = 128 * 1024 - 1024
 
 # By host: what stood in LOCK when it was looked at.
 seen: dict[str, str] = {}
@@ -88,14 +90,20 @@ def run(script: str, seconds: int, stdin: str | None = None, claims: bool = True
             f"echo {transport.ME} begun >{LOCK}\n"
         )
         ended = f"echo {transport.ME} ended >{LOCK}\n"
+    # Root's own umask may be 077: what is installed and written is for all to read. Who writes a secret says so.
     text = (
-        f"( {claim}timeout -k 30 {seconds} sh -c {shlex.quote(script)} 2>&1 9>&-; rc=$?\n"
+        f"( {claim}umask 022\ntimeout -k 30 {seconds} sh -c {shlex.quote(script)} 2>&1 9>&-; rc=$?\n"
         f"test $rc -ne 124 || echo 'it was ended after {seconds} s'\n"
         f'{ended}echo "@@ ended $rc" ){" </dev/null" * (stdin is None)} 2>&1 | '
         # Goes on reading where the connection is gone, which would else end what writes.
         "{ if tee -p </dev/null >/dev/null 2>&1; then exec tee -p /dev/null; else exec cat; fi; }"
     )
-    _, output, faults = edge.run_here(StringCommand(f"sh -c {shlex.quote(text)}"), stdin=stdin)
+    # As an argument it is there as a whole or not at all, which is not so with what comes over a stream.
+    command = f"sh -c {shlex.quote(text)}"
+    size = len(shlex.quote(command).encode())
+    if size > LONGEST:
+        return Ran(False, [f"its script has {size} bytes as a command, and {LONGEST} are the most; tell its authors"])
+    _, output, faults = edge.run_here(StringCommand(command), stdin=stdin)
     end = next((line for line in reversed(output) if line.startswith(("@@ ended ", "@@ locked"))), "")
     lines = [line for line in [*output, *faults] if line != end]
     return Ran(end == "@@ ended 0", lines, end == "@@ locked", not end)
@@ -143,7 +151,9 @@ def _bring(its: Work, source: Source, say: Say) -> bool:
         f"mkdir -p {folder} && mv -f {came} {part} && chown root:root {part} && chmod 644 {part} || exit 1\n"
         f"echo '{wanted}  {source.path}.part' | sha256sum -c --status - || "
         f"{{ rm -f {part}; echo 'it arrived damaged'; exit 3; }}\n"
-        f"sync -d {part} 2>/dev/null; mv -f {part} {at}"
+        f"sync -d {part} 2>/dev/null; mv -f {part} {at} || exit 1\n"
+        # What is moved keeps the label of where it came from, which services of a host with SELinux may not read.
+        f"( PATH=$PATH:/usr/sbin:/sbin; restorecon -F {at} ) 2>/dev/null || true"
     )
     ran = run(place, 1800)
     if ran.locked:

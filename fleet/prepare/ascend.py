@@ -54,7 +54,7 @@ def refuse(work: Work) -> list[Finding]:
     for job in todo:
         found += drivers.missing(work, job.part, job.what)
     if any(job.kind == "driver" for job in todo):
-        found += kernel_modules.refuse(work, state.kernel)
+        found += [*kernel_modules.refuse(work, state.kernel), *kernel_modules.unsigned(work, state.kernel)]
     return found
 
 
@@ -64,13 +64,7 @@ def _downgrades(work: Work, state: State) -> list[Finding]:
     if firmware and not same(state.lowest, firmware.version):
         there.append(("firmware", state.firmware or state.lowest, firmware))
     return [
-        error(
-            "DRIVER-DOWNGRADE",
-            work.name,
-            f"{kind} {have} is newer than the {part.version} of catalogue {drivers.row(work)}",
-            "name a row with this version or a newer one; or uninstall it by hand, restart, and run this again",
-            "an older one over a newer one is not what the vendor tests",
-        )
+        ascend_run.downgrade(work.name, kind, have, part.version, drivers.row(work))
         for kind, have, part in there
         if have and part and part.exact and older(part.version, have)
     ]
@@ -111,7 +105,8 @@ def steps(work: Work) -> list[Step]:
     found: list[Step | None] = [_user(state)] if todo else []
     for place, job in enumerate(todo):
         read = _reader(work, job, driver_follows=any(later.kind == "driver" for later in todo[place + 1 :]))
-        found += [_run(job, source, read) for _, source in drivers.packages_of(work, job.part) if source]
+        before = _firmware_question(work, job) if job.kind == "firmware" and not state.lowest else ""
+        found += [_run(job, source, read, before) for _, source in drivers.packages_of(work, job.part) if source]
     found.append(kernel_modules.holding(work, state.kernel, f"driver {wanted(work, driver)}"))
     return [step for step in found if step]
 
@@ -131,11 +126,18 @@ def _user(state: State) -> Step | None:
 def _reader(work: Work, job: Job, driver_follows: bool) -> Callable[[bool, Sequence[str]], Outcome]:
     if job.kind == "driver":
         return ascend_run.driver_read(work.name, job.what)
-    return ascend_run.firmware_read(work.name, job.what, driver_follows)
+    return ascend_run.firmware_read(work.name, job.what, driver_follows, drivers.row(work) if job.part.exact else "")
 
 
-def _run(job: Job, source: Source, read: Callable[[bool, Sequence[str]], Outcome]) -> Step:
-    script = ascend_run.script(source, job.arguments)
+def _firmware_question(work: Work, job: Job) -> str:
+    """What the cards came with is not known before there is a driver; here there is one."""
+    size = 2 if work.plan.recipe.platform == "ascend-a3" else 1
+    cards = sorted({index // size for index in drivers.expected(work.plan, work.node)})
+    return ascend_run.unless_newer(job.version, cards)
+
+
+def _run(job: Job, source: Source, read: Callable[[bool, Sequence[str]], Outcome], before: str) -> Step:
+    script = ascend_run.script(source, job.arguments, before)
     return Step(f"{job.what} ({job.why})", script, seconds=LONGEST, sources=(source,), read=read)
 
 
@@ -199,7 +201,7 @@ def _boards(name: str, state: State) -> list[Finding]:
 
 
 def _devices(work: Work, state: State) -> list[Finding]:
-    wanted = ascend_state.expected(work.plan, work.node)
+    wanted = drivers.expected(work.plan, work.node)
     missing = [index for index in wanted if state.table.chip(index) is None]
     if not missing:
         return []

@@ -17,6 +17,7 @@ from fleet.prepare.common import Outcome, Source, plain
 
 LOCK = "/run/vllm-fleet-packages"
 _LOCKED = 75
+_THERE = "the cards have firmware"
 # What precedes a release, in order. Any other word is a patch on top of it.
 _BEFORE = ("dev", "alpha", "t", "beta", "rc")
 
@@ -91,6 +92,25 @@ def script(source: Source, arguments: Sequence[str], before: str = "", well: str
         f"flock -n -o -E {_LOCKED} {LOCK} sh -c {shlex.quote(inner)}; rc=$?\n"
         f"test $rc -ne {_LOCKED} || echo 'a package that was started before is still being installed'\n"
         "exit $rc"
+    )
+
+
+def unless_newer(version: str, cards: Sequence[int]) -> str:
+    """Shell text that ends well, saying so, where all these cards have this firmware or a newer one.
+
+    Where npu-smi does not answer, nothing is known and nothing said.
+    """
+    if "*" in version:
+        return ""
+    plain_number = "sed 's/[.][Bb]\\([0-9]\\)/.\\1/g'"  # 7.7.0.9.B220 is 7.7.0.9.220
+    return (
+        f"new=$(echo {shlex.quote(version)} | {plain_number})\n"
+        f"have=$(for k in {' '.join(map(str, cards))}; do timeout -k 2 20 npu-smi info -t board -i $k 2>/dev/null "
+        "</dev/null || break; done | sed -n 's/.*Firmware Version *: *\\([0-9][^ ]*\\).*/\\1/p' | "
+        f"{plain_number} | sort -V | head -n 1)\n"
+        'if [ -n "$have" ] && [ "$(printf \'%s\\n\' "$new" "$have" | sort -V | tail -n 1)" = "$have" ]; then\n'
+        f'[ "$have" = "$new" ] && echo "{_THERE} $have, which is this one" || '
+        f'echo "{_THERE} $have, which is newer"\nexit 0\nfi'
     )
 
 
@@ -171,6 +191,17 @@ def failure(host: str, what: str, lines: Sequence[str]) -> Finding:
     return error("DRIVER-FAILED", host, f"{what}: its end is none that is known", _LOG, line[:300])
 
 
+def downgrade(host: str, kind: str, have: str, version: str, row: str) -> Finding:
+    """What there is, is newer than what the catalogue's row says."""
+    return error(
+        "DRIVER-DOWNGRADE",
+        host,
+        f"{kind} {have} is newer than the {version} of catalogue {row}",
+        "name a row with this version or a newer one; or uninstall it by hand, restart, and run this again",
+        "an older one over a newer one is not what the vendor tests",
+    )
+
+
 def driver_read(host: str, what: str) -> Callable[[bool, Sequence[str]], Outcome]:
     """Reads a driver's end: in effect, after a restart, or not installed. Its text decides, not its status."""
 
@@ -187,16 +218,27 @@ def driver_read(host: str, what: str) -> Callable[[bool, Sequence[str]], Outcome
             return Outcome(reboot=f"{what}: the modules before it were in use")
         if re.search(r"[Rr]eboot needed", text):
             return Outcome(reboot=f"{what} takes effect with the next start")
-        return Outcome((failure(host, what, lines),))
+        if not done or _NUMBER.search(text):
+            return Outcome((failure(host, what, lines),))
+        return Outcome(reboot=f"{what} is installed, and its installer does not say whether it is in effect")
 
     return read
 
 
-def firmware_read(host: str, what: str, driver_follows: bool) -> Callable[[bool, Sequence[str]], Outcome]:
-    """Reads a firmware's end; it takes effect with a restart, or with a driver that is installed after it."""
+def firmware_read(
+    host: str, what: str, driver_follows: bool, exact_row: str = ""
+) -> Callable[[bool, Sequence[str]], Outcome]:
+    """Reads a firmware's end; it takes effect with a restart, or with a driver that is installed after it.
+
+    ``exact_row`` is the catalogue's row where it names just this version.
+    """
 
     def read(done: bool, lines: Sequence[str]) -> Outcome:
         text = "\n".join(plain(lines))
+        if done and (there := re.search(rf"^{_THERE} (\S+), which is (newer|this one)$", text, re.MULTILINE)):
+            if there[2] == "newer" and exact_row:
+                return Outcome((downgrade(host, "firmware", there[1], what.split()[-1], exact_row),))
+            return Outcome()
         refused = _NUMBER.search(text) and not re.search(r"Firmware package \w+ success", text)
         if not done or refused:
             return Outcome((failure(host, what, lines),))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from fleet.inventory import Node
 from fleet.machine import common, npu_table
-from fleet.prepare import kernel_modules
+from fleet.prepare import drivers, kernel_modules
 from fleet.prepare.ascend_run import version_order
 from fleet.snapshot import MARK
-from fleet.topology import Plan, platform_of
+from fleet.topology import Plan
 
 ROOT = "/usr/local/Ascend"
 FIRMWARE_INFO = f"{ROOT}/firmware/version.info"
@@ -84,18 +84,13 @@ def concerned(plan: Plan, node: Node) -> bool:
     return plan.recipe.platform.startswith("ascend") and bool(common.used(plan, node))
 
 
-def expected(plan: Plan, node: Node) -> tuple[int, ...]:
-    """Indices of the devices that the host must have."""
-    return node.settings.device_indices(platform_of(plan.recipe).devices_per_host)
-
-
 def sections(plan: Plan, node: Node) -> list[str]:
     """Asked of hosts with NPUs; every call of npu-smi and docker ends by itself."""
     if not concerned(plan, node):
         return []
     info = npu_table.INSTALL_INFO
     return [
-        *npu_table.sections(expected(plan, node), plan.recipe.platform == "ascend-a3", pod=False),
+        *npu_table.sections(drivers.expected(plan, node), plan.recipe.platform == "ascend-a3", pod=False),
         f"echo '{MARK} ascend-info'; head -c 4000 {info} 2>/dev/null",
         f"echo '{MARK} ascend-driver'; head -c 4000 {npu_table.DRIVER_INFO} 2>/dev/null",
         # The time of the inode: the installers keep the files' own. In a container the first process began the host.

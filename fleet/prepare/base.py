@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from hashlib import sha256
 from typing import Literal
 
 from pydantic import ValidationError
@@ -15,7 +15,7 @@ from fleet import FILES, yamlfile
 from fleet.findings import Finding, FleetError, error, warning
 from fleet.inventory import Node
 from fleet.machine.host import TIME_SERVICES
-from fleet.prepare import common, packages, tuning
+from fleet.prepare import ascend_state, common, packages, tuning
 from fleet.prepare.common import BROUGHT, DEBIAN, Outcome, Source, Step, Work
 from fleet.recipe import Strict
 from fleet.topology import Plan
@@ -70,7 +70,8 @@ class State:
     there: frozenset[str] = frozenset()  # marks of needs that are met
     unfinished: bool = False  # dpkg was cut in the middle
     driver: str = ""  # of Ascend, where one is installed
-    source: str = ""  # sha256 of the file that names our sources
+    source: str = ""  # sha256 of our service's part of the file that names our sources
+    taken: bool = False  # in another service's part is a repository of the usual name
     repository: Mapping[str, int] = field(default_factory=dict)  # files of apt/ and dnf/ that were brought, with sizes
     index: Mapping[str, str] = field(default_factory=dict)  # their sums, of those that say what the others are
     time: frozenset[str] = frozenset()  # services that set the clock
@@ -88,14 +89,18 @@ def sections(plan: Plan, node: Node) -> list[str]:
                             *(f'test -e "{path}"' for path in paths)])  # fmt: skip
         tests.append(f"{{ {test}; }} && echo '{need.mark}'")
     index = " -o ".join(f"-name {name}" for name in _INDEX)
+    service = plan.fleet.settings.service
+    folders = f"{_folder('apt', service)} {_folder('dnf', service)}"
+    own, others = _parts(service)
     return [
         f"echo '@@ needs'; ( PATH=$PATH:/usr/sbin:/sbin; {'; '.join(tests)} ); "
         "sed -n 's/^Version=/driver /p' /usr/local/Ascend/driver/version.info 2>/dev/null; "
         "command -v dpkg >/dev/null && timeout -k 2 20 dpkg --audit </dev/null 2>/dev/null | grep -q . "
         "&& echo unfinished",
-        f"echo '@@ packagesource'; sha256sum {packages.APT_SOURCE} {packages.DNF_SOURCE} 2>/dev/null; "
-        f"( cd {BROUGHT} && find apt dnf -type f -printf '%s %p\\n'; cd {BROUGHT} && "
-        f"find apt dnf -type f \\( {index} \\) -exec sha256sum {{}} + ) 2>/dev/null",
+        f"echo '@@ packagesource'; for f in {packages.APT_SOURCE} {packages.DNF_SOURCE}; do test -f $f || continue; "
+        f'{own} $f | sha256sum | sed "s|-|$f|"; {others} $f | grep -qxF "[{packages.DNF_REPOSITORY}]" && '
+        f"echo 'taken yes'; done; ( cd {BROUGHT} && find {folders} -type f -printf '%s %p\\n'; cd {BROUGHT} && "
+        f"find {folders} -type f \\( {index} \\) -exec sha256sum {{}} + ) 2>/dev/null",
         f"echo '@@ time'; for s in {' '.join(TIME_SERVICES)}; do "
         'systemctl is-active -q $s 2>/dev/null && echo "active $s"; done; '
         f"{_CHRONY}; {{ cat {SOURCES_FILE}; sed -n '/^{_BEGINS}/,/^{_ENDS}/p' $c; }} 2>/dev/null | "
@@ -116,6 +121,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
         unfinished="unfinished" in needs,
         driver=next((line.partition(" ")[2] for line in needs if line.startswith("driver ")), ""),
         source=next((s for s, path in pairs if path.startswith("/")), ""),
+        taken=["taken", "yes"] in pairs,
         repository={path: int(size) for size, path in pairs if size.isdigit() and len(size) < 64},
         index={path: s for s, path in pairs if len(s) == 64 and not path.startswith("/")},
         time=frozenset(line[7:] for line in time if line.startswith("active ")),
@@ -126,14 +132,19 @@ def parse(sections: Mapping[str, list[str]]) -> State:
 
 
 def refuse(work: Work) -> list[Finding]:
-    """Nothing is known of other distributions: neither packages nor places of files."""
+    """Nothing is known of other distributions: neither packages nor places of files. And of a folder that is silent
+    nobody knows what it holds."""
+    if work.host.silent:
+        what = f"{', '.join(work.host.silent)}, its bundle_on_host, gave no answer in {common.PLACE_SECONDS} s"
+        mend = "see that what is mounted there is up, or take bundle_on_host out"
+        return [error("PREPARE-PLACE", work.name, what, mend, "a share whose server is gone never answers")]
     tools = {DEBIAN: {"apt-get"}}.get(work.host.family, {"dnf", "yum"})
     if work.host.family and work.host.tools & tools:
         return []
     what = f"this is {work.host.system or 'an unknown system'} {work.host.system_version}".rstrip()
     if work.host.family:
         what += f", without {' or '.join(sorted(tools))}"
-    why = "prepare knows Debian and Ubuntu, and openEuler and the RHEL family"
+    why = "prepare knows Debian, Ubuntu and their like by apt-get, openEuler and the RHEL family by dnf or yum"
     return [error("PREPARE-SYSTEM", work.name, what, "install one of these, or prepare this host by hand", why)]
 
 
@@ -165,6 +176,22 @@ def _unfinished(work: Work, state: State) -> list[Step]:
                  read=packages.reader(work.name, "configuring what was cut off"))]  # fmt: skip
 
 
+def _folder(kind: str, service: str) -> str:
+    """Where below BROUGHT a repository is. Services of one host have one each: two bundles have other packages."""
+    return f"{kind}-{service}" if service else kind
+
+
+def _parts(service: str) -> tuple[str, str]:
+    """Commands that print the service's part of a file of sources, and all else of it.
+
+    Package managers are told of one file, so services of a host share it; one without a name has what is in no marks.
+    """
+    which = service or "[a-z0-9]*"
+    marked = f"/^# vllm-fleet {which} begins$/,/^# vllm-fleet {which} ends$/"
+    inside, outside = f"sed -n '{marked}p'", f"sed '{marked}d'"
+    return (inside, outside) if service else (outside, inside)
+
+
 def repository(work: Work) -> tuple[str | None, tuple[Source, ...]]:
     """Where on the host the bundle's repository is, and the files of it that must be brought there first."""
     kind = "apt" if work.host.family == DEBIAN else "dnf"
@@ -172,39 +199,52 @@ def repository(work: Work) -> tuple[str | None, tuple[Source, ...]]:
     if own and any(path.startswith(f"{own.rstrip('/')}/{kind}/") for path in work.host.files):
         return f"{own.rstrip('/')}/{kind}", ()
     state: State = work.states["base"]
-    bundle = work.bundle
+    bundle, its = work.bundle, _folder(kind, work.plan.fleet.settings.service)
     at_hand = [(bundle.relative(f), f) for f in bundle.below(kind)] if bundle else []
     if not at_hand:
         # Brought by an earlier run; this one has no bundle.
-        return (f"{BROUGHT}/{kind}" if any(p.startswith(f"{kind}/") for p in state.repository) else None), ()
+        return (f"{BROUGHT}/{its}" if any(p.startswith(f"{its}/") for p in state.repository) else None), ()
     new = [
         Source(f"{BROUGHT}/{path}", file.name, file.path, file.size, file.sha256)
-        for path, file in at_hand
+        for path, file in ((f"{its}{path.removeprefix(kind)}", file) for path, file in at_hand)
         if state.repository.get(path) != file.size
         or (path in state.index and file.sha256 not in (None, state.index[path]))
     ]
     # What the others are is brought last, so that a repository that was cut off lacks what it does not name.
-    return f"{BROUGHT}/{kind}", tuple(sorted(new, key=lambda s: (s.name in _INDEX, s.path)))
+    return f"{BROUGHT}/{its}", tuple(sorted(new, key=lambda s: (s.name in _INDEX, s.path)))
 
 
 def _source(work: Work, state: State) -> list[Step]:
     folder, new = repository(work)
     path, text = packages.source(work.host.family, folder, work.node.settings.package_source)
-    same = state.source == (sha256(text.encode()).hexdigest() if text else "")
+    service = work.plan.fleet.settings.service
+    if state.taken:
+        text = re.sub(r"(?m)^(\[|name=)vllm-fleet", rf"\g<1>{packages.DNF_REPOSITORY}.{service or 'main'}", text)
+    if text and service:
+        text = f"# vllm-fleet {service} begins\n{text}# vllm-fleet {service} ends\n"
+    same = state.source == (common.sum_of(text) if text else "")
     # Without a source of ours, what stands there is not touched: another inventory's run may have written it.
     if not text or (same and not new):
         return []
-    checks = "\n".join(source.check() for source in new)
     what = " and ".join(filter(None, [folder, "package_source" if work.node.settings.package_source else ""]))
     brought = f", {len(new)} files of it brought" if new else ""
-    return [Step(f"source of packages: {what}{brought}", f"{checks}\n{common.write(path, text)}", 600, sources=new)]
+    # Files were proved as they were brought; a script that checks some hundred is longer than a command may be.
+    return [Step(f"source of packages: {what}{brought}", _put(path, text, _parts(service)[1]), 600, sources=new)]
+
+
+def _put(path: str, text: str, others: str) -> str:
+    """Shell text that writes our part of a file that services of the host share; the others' stay."""
+    return (
+        f"mkdir -p {path.rpartition('/')[0]} && {{ {others} {path} 2>/dev/null; printf %s {shlex.quote(text)}; }} "
+        f">{path}.new && chmod 644 {path}.new && {{ sync -d {path}.new 2>/dev/null; mv -f {path}.new {path}; }}"
+    )
 
 
 def _missing(work: Work, state: State) -> list[Need]:
     """What is not there. In a container the driver is the machine's, and so are the kernel's headers."""
-    ascend = work.plan.recipe.platform.startswith("ascend") and not work.host.in_container
+    ascend = ascend_state.concerned(work.plan, work.node) and not work.host.in_container
     wanted = work.stack.driver if work.stack else None
-    builds = ascend and (not state.driver or bool(wanted and not wanted.fits(state.driver)))
+    builds = ascend and wanted is not None and (not state.driver or not wanted.fits(state.driver))
     asked = {"every", *(["ascend"] if builds else []), *(["firewall"] if work.node.settings.firewall else [])}
     return [need for need in table() if need.whose in asked and need.mark not in state.there]
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fleet.bundle import Bundle
+from fleet.bundle import SUMS, Bundle
 from fleet.findings import Finding, error
 from fleet.inventory import Node
+from fleet.machine.bounded import bounded
 from fleet.stacks import Stack
 from fleet.topology import Plan, home_of
 
@@ -28,8 +32,15 @@ DEBIAN, REDHAT = "debian", "redhat"
 _FAMILIES = {
     "debian": DEBIAN, "ubuntu": DEBIAN,
     "openeuler": REDHAT, "rhel": REDHAT, "centos": REDHAT, "rocky": REDHAT, "almalinux": REDHAT, "fedora": REDHAT,
-    "kylin": REDHAT, "anolis": REDHAT, "euleros": REDHAT, "bclinux": REDHAT, "ol": REDHAT,
+    "kylin": REDHAT, "anolis": REDHAT, "euleros": REDHAT, "bclinux": REDHAT, "ol": REDHAT, "ctyunos": REDHAT,
+    "hce": REDHAT, "culinux": REDHAT, "tencentos": REDHAT, "opencloudos": REDHAT, "alinux": REDHAT,
 }  # fmt: skip
+# Of systems that are not listed, and of uos, which there is of either kind.
+_BY_TOOL = {"apt-get": DEBIAN, "dnf": REDHAT, "yum": REDHAT}
+# A share that is gone never answers; a disk of many files takes a while.
+PLACE_SECONDS = 30
+_SILENT = "@@silent"
+_SUM = re.compile(r"([0-9a-f]{64}) [ *](.+)\Z")
 
 
 @dataclass(frozen=True)
@@ -47,6 +58,8 @@ class Host:
     reboot: tuple[str, ...] = ()  # why this boot must end before what was installed takes effect
     serving: tuple[str, ...] = ()  # units of vllm-fleet (any service) that run an engine, a router or a proxy now
     files: Mapping[str, int] = field(default_factory=dict)  # path -> size: below bundle_on_host, and brought before
+    sums: Mapping[str, str] = field(default_factory=dict)  # path -> SHA-256, as bundle_on_host's SHA256SUMS has them
+    silent: tuple[str, ...] = ()  # bundle_on_host, where it gave no answer in time
     tools: frozenset[str] = frozenset()
 
 
@@ -55,8 +68,15 @@ TOOLS = ("apt-get", "dnf", "yum", "python3", "docker", "nft", "nvidia-smi", "npu
 
 def sections(plan: Plan, node: Node) -> list[str]:
     """Asked of every host."""
-    places = [BROUGHT, *([node.settings.bundle_on_host] if node.settings.bundle_on_host else [])]
-    found = "; ".join(f"find {place} -maxdepth 3 -type f -printf '%s %p\\n' 2>/dev/null" for place in places)
+    listing = "find {} -maxdepth 3 -type f -printf '%s %p\\n' 2>/dev/null"
+    place = (node.settings.bundle_on_host or "").rstrip("/")
+    found, sums = listing.format(BROUGHT), "true"
+    if place:
+        late = f"|| test $? -ne 124 || echo '{_SILENT} {place}'"
+        found += f"; {bounded(PLACE_SECONDS, listing.format(f'{place}/'))} {late}"
+        # Package managers know the sums of their repositories' files.
+        read = f"head -c 2000000 {place}/{SUMS} | grep -v -e '^#' -e '[ *]apt/' -e '[ *]dnf/' | head -c 500000"
+        sums = f"echo 'in {place}'; {bounded(PLACE_SECONDS, read)} {late}"
     return [
         "echo '@@ system'; sed -n -e 's/^ID=/id /p' -e 's/^VERSION_ID=/version /p' "
         "-e 's/^VERSION_CODENAME=/codename /p' "
@@ -67,6 +87,7 @@ def sections(plan: Plan, node: Node) -> list[str]:
         "'vllm-*.service' 2>/dev/null | cut -d ' ' -f 1); do "
         f"case $(readlink /etc/systemd/system/$u) in {home_of('')}/*) echo $u;; esac; done",
         f"echo '@@ files'; {found}",
+        f"echo '@@ filesums'; {sums}",
         f"echo '@@ programs'; for t in {' '.join(TOOLS)}; do command -v $t >/dev/null && echo $t; done",
     ]
 
@@ -75,13 +96,16 @@ def parse(sections: Mapping[str, list[str]]) -> Host:
     """What was answered."""
     said = {key: rest.strip().strip("\"'") for key, _, rest in (s.partition(" ") for s in sections.get("system", []))}
     note = sections.get("rebootnote", [])
-    sizes = [line.partition(" ") for line in sections.get("files", [])]
-    system = said.get("id", "")
+    files, sums = sections.get("files", []), sections.get("filesums", [])
+    sizes = [line.partition(" ") for line in files]
+    silent = [line.partition(" ")[2] for line in [*files, *sums] if line.startswith(f"{_SILENT} ")]
+    system, tools = said.get("id", ""), sections.get("programs", [])
+    by_tool = next((family for tool, family in _BY_TOOL.items() if tool in tools), "")
     return Host(
         system=system,
         system_version=said.get("version", ""),
         codename=said.get("codename", ""),
-        family=_FAMILIES.get(system.lower(), ""),
+        family=_FAMILIES.get(system.lower(), by_tool),
         arch=said.get("arch", ""),
         kernel=said.get("kernel", ""),
         in_container="container" in said,
@@ -89,8 +113,18 @@ def parse(sections: Mapping[str, list[str]]) -> Host:
         reboot=tuple(note[1:]) if note[:1] == [said.get("boot", "")] else (),
         serving=tuple(sections.get("serving", [])),
         files={path: int(size) for size, _, path in sizes if size.isdigit()},
-        tools=frozenset(sections.get("programs", [])),
+        sums=_listed(sums),
+        silent=tuple(dict.fromkeys(silent)),
+        tools=frozenset(tools),
     )
+
+
+def _listed(lines: Sequence[str]) -> dict[str, str]:
+    """Sums by path, from the place's name and the lines of its SHA256SUMS."""
+    if not lines or not lines[0].startswith("in "):
+        return {}
+    matches = (_SUM.match(line) for line in lines[1:])
+    return {f"{lines[0][3:]}/{m[2].removeprefix('./')}": m[1] for m in matches if m}
 
 
 @dataclass(frozen=True)
@@ -158,12 +192,13 @@ class Work:
     def find(self, pattern: str, sha256: Mapping[str, str] | None = None) -> Source | None:
         """A file by the pattern of its name: on the host already, else in the bundle here; None where it is nowhere.
 
-        Of several, the last in the order of names: callers give patterns that hold the version. ``sha256`` maps names
-        of files to the sums that the catalogue knows; the bundle's own SHA256SUMS are used where it has none.
+        Of several, the one with the highest numbers in its name. ``sha256`` maps names of files to the sums that the
+        catalogue knows; the SHA256SUMS of the bundle here are used where it has none, then those beside the file.
         """
         known = dict(sha256 or {})
-        at_hand = self.bundle.find(pattern) if self.bundle else []
-        there = sorted(path for path in self.host.files if _fits(path.rpartition("/")[2], pattern))
+        at_hand = sorted(self.bundle.find(pattern) if self.bundle else [], key=lambda f: _order(f.name))
+        there = [path for path in self.host.files if fnmatchcase(path.rpartition("/")[2], pattern)]
+        there.sort(key=lambda path: (_order(path.rpartition("/")[2]), path))
         sums = {f.name: f.sha256 for f in at_hand if f.sha256} | known
         sizes = {f.name: f.size for f in at_hand}
         for path in reversed(there):
@@ -171,7 +206,7 @@ class Work:
             if name not in sizes or sizes[name] == self.host.files[path]:
                 # What was brought before is looked at, and sent again where a dying host left something else of it.
                 again = next((f.path for f in at_hand if f.name == name), None) if _is_brought(path) else None
-                return Source(path, name, again, self.host.files[path], sums.get(name))
+                return Source(path, name, again, self.host.files[path], sums.get(name) or self.host.sums.get(path))
         if not at_hand:
             return None
         file = at_hand[-1]
@@ -182,10 +217,10 @@ def _is_brought(path: str) -> bool:
     return path.startswith(f"{BROUGHT}/")
 
 
-def _fits(name: str, pattern: str) -> bool:
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(name, pattern)
+def _order(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A file's name as its numbers and words, a number above a word: 7.8 before 7.10, 25.3.RC1 before 25.3.0."""
+    words = re.findall(r"\d+|[a-z]+", name.lower())
+    return tuple((True, int(word), "") if word.isdigit() else (False, 0, word) for word in words)
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -203,10 +238,13 @@ def failed(host: str, step: Step, lines: Sequence[str]) -> Finding:
     return error("PREPARE-FAILED", host, what[:400], "mend that and run again: what is done is not done twice")
 
 
+def sum_of(text: str) -> str:
+    """SHA-256 of a text, in hex: what sha256sum says of a file that holds it."""
+    return sha256(text.encode()).hexdigest()
+
+
 def write(path: str, text: str, mode: str = "644") -> str:
     """Shell text that puts a small file there, beside and then renamed; nothing of it may be secret."""
-    import shlex
-
     folder, quoted = path.rpartition("/")[0], shlex.quote(text)
     return (
         f"mkdir -p {folder} && printf %s {quoted} >{path}.new && chmod {mode} {path}.new && "

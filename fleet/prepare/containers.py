@@ -20,11 +20,31 @@ from fleet.prepare.common import DEBIAN, Outcome, Step, Work, plain
 from fleet.prepare.daemon import CONFIG, PENDING, PROXY
 from fleet.topology import Plan
 
+_INFO = "info {{.ServerVersion}}|{{.LiveRestoreEnabled}}|{{.LoggingDriver}}"
+_HOOK_NEWS = "it does not know the GPU toolkit yet"
 _HEAD = "# Written by vllm-fleet, replaced at the next run of prepare.\n"
 # In this order; docker is not podman's imitation of that name only where the distribution has no such.
 _OPENEULER = ("docker-engine", "moby-engine", "docker-ce", "docker")
 _REDHAT = ("docker-ce", "moby-engine")
 _OF_REDHAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol")
+
+
+# dockerd looks for the hook once, when it begins. The hook's time is its inode's, for packages keep the files' own. One
+# that was only exchanged is newer too: then a container with a GPU that runs shows that the daemon knows it.
+_HOOKLESS = (
+    "echo '@@ dockerhook'; h=$(command -v nvidia-container-runtime-hook) && "
+    "m=$(systemctl show -p ExecMainStartTimestampMonotonic --value docker 2>/dev/null) && "
+    "b=$(sed -n 's/^btime //p' /proc/stat) && test $(stat -L -c %Z \"$h\") -gt $((b + ${m:-0} / 1000000)) && "
+    "! { set -- $(timeout -k 2 20 docker ps -q 2>/dev/null </dev/null); test $# -gt 0 && timeout -k 2 20 docker "
+    "inspect -f '{{json .HostConfig.DeviceRequests}}' \"$@\" 2>/dev/null </dev/null | grep -q Capabilities; } && "
+    "echo hookless"
+)
+
+
+def needs_hook(plan: Plan, node: Node) -> bool:
+    """Whether engines of the host are given GPUs by Docker."""
+    in_docker = bool(scope.in_docker(plan, node)) and bool(scope.engines(plan, node))
+    return plan.recipe.platform == "nvidia" and in_docker
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,8 @@ class State:
     proxy: str = ""  # sha256 of our drop-in
     no_proxy: tuple[str, ...] = ()  # what it reaches without the proxy
     pending: str = ""  # restart or reload: what a run that was cut off did not come to
+    log_driver: str = ""  # of the daemon that answers
+    hookless: bool = False  # it began before what gives containers their GPUs was there, and does not know it
 
 
 def sections(plan: Plan, node: Node) -> list[str]:
@@ -58,8 +80,9 @@ def sections(plan: Plan, node: Node) -> list[str]:
         "systemctl is-enabled -q docker 2>/dev/null && echo enabled; "
         f"sed 's/^/pending /' {PENDING} 2>/dev/null; sha256sum {PROXY} 2>/dev/null | sed 's/^/proxy /'; "
         f"sed -n 's/^Environment=\"NO_PROXY=\\(.*\\)\"$/noproxy \\1/p' {PROXY} 2>/dev/null; "
-        "timeout -k 2 20 docker info -f 'info {{.ServerVersion}}|{{.LiveRestoreEnabled}}' 2>/dev/null </dev/null && "
+        f"timeout -k 2 20 docker info -f '{_INFO}' 2>/dev/null </dev/null && "
         "timeout -k 2 20 docker ps --format 'running {{.Names}}' 2>/dev/null </dev/null",
+        *([_HOOKLESS] if needs_hook(plan, node) else []),
         f"echo '@@ daemonjson'; test -e {CONFIG} && {{ sha256sum <{CONFIG}; base64 <{CONFIG}; }} 2>/dev/null",
     ]
 
@@ -68,7 +91,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
     """What was answered; ``asked`` is False where no unit of the host has a container."""
     said, config = sections.get("dockerengine", []), sections.get("daemonjson", [])
     told = {key: rest for key, _, rest in (line.partition(" ") for line in said)}
-    version, _, live = told.get("info", "").partition("|")
+    version, live, log_driver, *_ = [*told.get("info", "").split("|"), "", ""]
     raw: bytes | None = None
     if config:
         try:
@@ -89,6 +112,8 @@ def parse(sections: Mapping[str, list[str]]) -> State:
         proxy=told.get("proxy", "").partition(" ")[0],
         no_proxy=tuple(filter(None, told.get("noproxy", "").replace("%%", "%").split(","))),
         pending=told.get("pending", ""),
+        log_driver=log_driver,
+        hookless="active" in told and bool(sections.get("dockerhook")),
     )
 
 
@@ -110,7 +135,7 @@ def _change(work: Work, state: State) -> _Change:
     """A ValueError where daemon.json cannot be read."""
     old = daemon.read(state.config)
     new = daemon.merged(old, work.node.settings.docker_config)
-    with_needs = daemon.with_needs(new)
+    with_needs = daemon.with_needs(new, state.log_driver)
     # What only we want is no reason to take a service away; it comes with the next restart that is asked for.
     if not _stopped_by_restart(work, state) or not daemon.reloads(daemon.changed(old, new)):
         new = with_needs
@@ -118,7 +143,7 @@ def _change(work: Work, state: State) -> _Change:
     # Another service of this host has its own there; without them each run would restart Docker.
     drop_in = proxy_text(work, state.no_proxy if work.plan.fleet.settings.service else ())
     proxy = drop_in if drop_in and sha256(drop_in.encode()).hexdigest() != state.proxy else ""
-    restarts = bool(proxy) or not daemon.reloads(keys) or state.pending == "restart"
+    restarts = bool(proxy) or not daemon.reloads(keys) or state.pending == "restart" or state.hookless
     return _Change(keys, daemon.text(new) if keys else "", proxy, restarts or bool(state.pending and not state.active))
 
 
@@ -172,13 +197,14 @@ def refuse(work: Work) -> list[Finding]:
         return [error("DOCKER-DOWN", host, what, "systemctl restart docker once they may stop")]
     if not (change.restarts and stopped) or work.node.settings.reboot == "even-if-serving":
         return []
-    what = f"Docker must be restarted ({_reasons(change)}), which would stop {', '.join(stopped)}"
+    what = f"Docker must be restarted ({_reasons(change, state)}), which would stop {', '.join(stopped)}"
     mend = "stop them and run again, or set reboot = 'even-if-serving'"
     return [error("DOCKER-BUSY", host, what, mend)]
 
 
-def _reasons(change: _Change) -> str:
+def _reasons(change: _Change, state: State) -> str:
     reasons = [*(["its proxy changes"] if change.proxy else [])]
+    reasons += [_HOOK_NEWS] if state.hookless else []
     keys = [key for key in change.keys if key not in daemon.RELOADABLE]
     reasons += [f"{', '.join(keys)} of daemon.json change"] if keys else []
     return "; ".join(reasons) or "an earlier change of its configuration is not in use yet"
@@ -241,6 +267,7 @@ def _configure(work: Work, state: State, change: _Change) -> Step:
     whole = change.restarts or not (state.active and state.version)
     parts = [f"{', '.join(change.keys)} in daemon.json"] if change.keys else []
     parts += ["proxy"] if change.proxy else []
+    parts += ["the GPU toolkit, which it does not know yet"] if state.hookless else []
     parts += ["an earlier change that was cut off"] if not parts else []
     how = ("restarted" if state.active else "started") if whole else "reloaded"
     return Step(
@@ -291,7 +318,7 @@ def prove(work: Work) -> list[Finding]:
     except ValueError as exc:
         return [*found, error("DOCKER-CONFIG", host, f"{CONFIG} is no JSON ({exc})", "mend it")]
     if not change.is_none or state.pending:
-        what = f"Docker's configuration is not what it should be: {', '.join(change.keys) or _reasons(change)}"
+        what = f"Docker's configuration is not what it should be: {', '.join(change.keys) or _reasons(change, state)}"
         found.append(error("DOCKER-CONFIG", host, what, "run again; something else writes it too if it comes back"))
     if state.proxy and not work.node.settings.docker_proxy:
         what = f"Docker has a proxy that the inventory does not name, from an earlier run: {PROXY}"

@@ -76,13 +76,15 @@ def merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def with_needs(settings: Mapping[str, Any]) -> dict[str, Any]:
+def with_needs(settings: Mapping[str, Any], running: str = "") -> dict[str, Any]:
     """The settings with what a service needs of them: logs that do not fill the disk.
 
+    ``running`` is the logging driver of the daemon that runs. One that the file does not name came by a flag, as in
+    Fedora's /etc/sysconfig/docker, and may know nothing of these options.
     ``live-restore`` is not among them. It would keep containers while Docker restarts, but our units require
     docker.service, so that systemd restarts them with it all the same, and a swarm refuses it.
     """
-    driver, options = settings.get("log-driver", "json-file"), settings.get("log-opts", {})
+    driver, options = settings.get("log-driver", running or "json-file"), settings.get("log-opts", {})
     if driver not in ("json-file", "local") or not isinstance(options, Mapping) or "max-size" in options:
         return dict(settings)
     return {**settings, "log-opts": {**_LOG_OPTS, **options}}
@@ -122,7 +124,7 @@ def configure_text(proxy: str, text: str, old_sum: str, restart: bool, config: s
     What has to be done yet is noted first: a run that is cut off anywhere is finished by the next one.
     """
     pending = "restart" if restart else "reload"
-    lines = [f"{WAIT}f={config}; p={PROXY}; n={PENDING}; umask 077; mkdir -p {KEPT}"]
+    lines = [f"{WAIT}f={config}; p={PROXY}; n={PENDING}; umask 077; mkdir -p -m 755 {KEPT}"]
     if text:
         new = sha256(text.encode()).hexdigest()
         lines += [

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fleet.findings import Finding, error, warning
+from fleet.inventory import Node
 from fleet.machine import common
 from fleet.prepare.common import Source, Work
 from fleet.stacks import Part
-from fleet.topology import Plan
+from fleet.topology import Plan, platform_of
+
+
+def expected(plan: Plan, node: Node) -> tuple[int, ...]:
+    """Indices of the devices that the host must have."""
+    return node.settings.device_indices(platform_of(plan.recipe).devices_per_host)
 
 
 def row(work: Work) -> str:

@@ -14,11 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 
 from fleet.findings import Finding, error, warning
 from fleet.inventory import Node, span
-from fleet.prepare.common import Outcome, Step, Work, failed
+from fleet.prepare.common import Outcome, Step, Work, failed, sum_of
 from fleet.prepare.wall import RUN, SSH_PORT, Wall, beside, render, rules, service, wall
 from fleet.topology import Plan
 
@@ -116,13 +115,9 @@ def _listener(text: str) -> tuple[int, str]:
 # ---- judging
 
 
-def _file_sum(text: str) -> str:
-    return sha256(text.encode()).hexdigest()
-
-
 def _differs(its: Wall, state: State) -> str:
     """What is not as it should be; empty where all is."""
-    wanted = _file_sum(rules(its))
+    wanted = sum_of(rules(its))
     if not state.file and not state.listing:
         return "there is none"
     if not state.listing:
@@ -131,7 +126,7 @@ def _differs(its: Wall, state: State) -> str:
         return "it has other rules"
     if state.recorded != (wanted, state.listing):
         return "its table was changed by another hand"
-    if (state.unit, state.beside) != (_file_sum(service(its)), _file_sum(beside(its))):
+    if (state.unit, state.beside) != (sum_of(service(its)), sum_of(beside(its))):
         return "its unit differs"
     if not (state.enabled and state.active):
         return "the next boot would not load it"
@@ -215,7 +210,7 @@ def _read(host: str, step: Step, well: bool, lines: Sequence[str]) -> Outcome:
     if well:
         return Outcome()
     if lines and lines[-1] == "there is no nft":
-        mend = "install the package nftables, or let deploy/base.py do it"
+        mend = "install the package nftables, or let deploy/base.py do it: firewall = True is in the inventory"
         return Outcome((error("FIREWALL-NFT", host, "there is no nft, which loads the rules", mend),))
     at = next((n for n, line in enumerate(lines) if "Error:" in line), None)
     if at is not None:

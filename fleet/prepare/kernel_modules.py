@@ -6,33 +6,43 @@ none. In a container modules are those of the machine below, so nothing is asked
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.findings import Finding, error
+from fleet.findings import Finding, error, warning
 from fleet.prepare import packages
-from fleet.prepare.common import DEBIAN, Step, Work
+from fleet.prepare.common import DEBIAN, Outcome, Step, Work
 
 _APT = " ".join(f"'linux-{kind}*'" for kind in ("image", "headers", "modules", "generic", "virtual", "server", "cloud"))
-_DNF = "kernel kernel-core kernel-modules kernel-modules-core kernel-devel kernel-headers"
+# Without kernel-devel and kernel-headers: none of them starts a host, and what is excluded cannot be brought later.
+_DNF = "kernel kernel-core kernel-modules kernel-modules-core"
+_SECURE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 @dataclass(frozen=True)
 class State:
-    """``newest`` is the kernel that the next start is likely to take; ``held`` are names of any package."""
+    """``newest`` is the kernel that the next start is likely to take: the boot loader's own, else the highest number.
+
+    ``held`` are names of any package.
+    """
 
     headers: bool = False
     newest: str = ""
     kernels: tuple[str, ...] = ()  # installed packages of kernels
     held: frozenset[str] = frozenset()
+    secure_boot: bool = False
 
 
 def sections() -> list[str]:
     """Asked where a driver may have to be built."""
     return [
         "echo '@@ kernel-build'; test -e /lib/modules/$(uname -r)/build && echo headers; "
+        'k=$(grubby --default-kernel 2>/dev/null) && test -n "$k" && echo "newest ${k##*/vmlinu[xz]-}" || '
         "ls /boot 2>/dev/null | grep -v -e rescue -e '[.]old$' | sed -n 's/^vmlinu[xz]-/newest /p' | sort -V | "
-        "tail -n 1",
+        "tail -n 1; "
+        "if command -v mokutil >/dev/null; then timeout -k 2 5 mokutil --sb-state 2>/dev/null; "
+        f"else od -A n -t u1 -j 4 -N 1 {_SECURE} 2>/dev/null | sed 's/^ *1$/SecureBoot enabled/'; fi | "
+        "grep -q 'SecureBoot enabled' && echo secureboot",
         "echo '@@ kernel-packages'; if command -v dpkg-query >/dev/null; then "
         f"dpkg-query -W -f '${{Package}} ${{db:Status-Abbrev}}\\n' {_APT} 2>/dev/null | "
         "sed -n 's/^\\([^ ]*\\) .i.*/\\1/p'; "
@@ -60,6 +70,7 @@ def parse(sections: Mapping[str, list[str]]) -> State:
         newest=next((words[1] for words in build if words[:1] == ["newest"] and len(words) > 1), ""),
         kernels=tuple(sorted(set(sections.get("kernel-packages", [])))),
         held=frozenset(line.strip() for line in sections.get("held", []) if line.strip()),
+        secure_boot=["secureboot"] in build,
     )
 
 
@@ -74,13 +85,38 @@ def refuse(work: Work, state: State) -> list[Finding]:
     return [error("DRIVER-KERNEL", work.name, what, mend, why)]
 
 
+def unsigned(work: Work, state: State) -> list[Finding]:
+    """Why a module that is built here may not be loaded."""
+    if not state.secure_boot or work.host.in_container:
+        return []
+    what = "Secure Boot is on, and the kernel loads signed modules only"
+    mend = "enrol the key that signs the module (mokutil --import), or switch Secure Boot off"
+    return [warning("DRIVER-SECUREBOOT", work.name, what, mend, "a driver built on the host is not loaded")]
+
+
 def building(work: Work, state: State) -> Step | None:
-    """Headers of the kernel that runs, for a module that is built on the host."""
+    """Headers of the kernel that runs, for a module that is built on the host.
+
+    Ready-made modules do without them, so a host where there are none goes on.
+    """
     family, kernel = work.host.family, work.host.kernel
     if state.headers or work.host.in_container or not family:
         return None
     name = f"linux-headers-{kernel}" if family == DEBIAN else f"kernel-devel-{kernel}"
-    return Step(f"{name} (the driver builds its module with it)", packages.install(family, [name]), seconds=1200)
+    script, read = packages.install(family, [name]), _as_warning(work.name, name)
+    return Step(f"{name} (the driver builds its module with it)", script, seconds=1200, read=read)
+
+
+def _as_warning(host: str, name: str) -> Callable[[bool, Sequence[str]], Outcome]:
+    def read(done: bool, lines: Sequence[str]) -> Outcome:
+        if done:
+            return Outcome()
+        told = packages.fault(host, f"package {name}", lines)
+        why = "a driver that has no module for just this kernel builds one with it"
+        mend = f"{told.mend}, where the driver's installation fails"
+        return Outcome((warning("PREPARE-HEADERS", host, told.what, mend, why),))
+
+    return read
 
 
 def holding(work: Work, state: State, what: str) -> Step | None:

@@ -9,7 +9,7 @@ from fleet.machine import common, scope
 from fleet.prepare import drivers, kernel_modules, nvidia_packages, nvidia_unit, packages
 from fleet.prepare.ascend_run import older, same
 from fleet.prepare.common import DEBIAN, Outcome, Step, Work, plain, write
-from fleet.prepare.nvidia_state import BLACKLIST, FABRIC, TOOLKIT, State, concerned, expected, parse, sections
+from fleet.prepare.nvidia_state import BLACKLIST, FABRIC, TOOLKIT, State, concerned, parse, sections
 from fleet.stacks import GpuDriver, Part
 from fleet.topology import Plan
 
@@ -86,12 +86,7 @@ def refuse(work: Work) -> list[Finding]:
         mend = "nvidia-uninstall, restart the host, and run this again"
         why = "packages put their files over those of NVIDIA's own installer, and neither works"
         found.append(error("DRIVER-ORIGIN", work.name, what, mend, why))
-    found += _busy(work, state, driver)
-    if state.secure_boot:
-        what = "Secure Boot is on, and the kernel loads signed modules only"
-        mend = "enrol the key that signs the module (mokutil --import), or switch Secure Boot off"
-        found.append(warning("DRIVER-SECUREBOOT", work.name, what, mend, "a driver built on the host is not loaded"))
-    return found
+    return [*found, *_busy(work, state, driver), *kernel_modules.unsigned(work, state.kernel)]
 
 
 def _busy(work: Work, state: State, driver: GpuDriver) -> list[Finding]:
@@ -119,7 +114,7 @@ def steps(work: Work) -> list[Step]:
         return []
     found: list[Step | None] = []
     if driver and brings:
-        found += [_nouveau(work, state), _headers(work, state), _install(work, state, driver)]
+        found += [_nouveau(work, state), kernel_modules.building(work, state.kernel), _install(work, state, driver)]
     elif driver and not state.foreign:
         found.append(_hold(work, state, driver))
     if driver and driver.fabric_manager:
@@ -153,22 +148,6 @@ def _nouveau(work: Work, state: State) -> Step | None:
         return Outcome((error("DRIVER-FAILED", work.name, what, "mend that and run this again"),))
 
     return Step("nouveau kept away from the GPUs", script, seconds=600, read=read)
-
-
-def _headers(work: Work, state: State) -> Step | None:
-    """Ready-made modules do without them, so a host where there are none goes on."""
-    step = kernel_modules.building(work, state.kernel)
-    if step is None:
-        return None
-
-    def read(done: bool, lines: Sequence[str]) -> Outcome:
-        if done:
-            return Outcome()
-        told = packages.fault(work.name, "what the module is built with", lines)
-        why = "a driver that has no module for just this kernel builds one with it"
-        return Outcome((warning("DRIVER-BUILD", work.name, told.what, told.mend, why),))
-
-    return Step(step.name, step.script, step.seconds, read=read)
 
 
 def _install(work: Work, state: State, driver: GpuDriver) -> Step:
@@ -302,9 +281,10 @@ def prove(work: Work) -> list[Finding]:
     if not fits(driver, state.running):
         what = f"GPU driver {state.running} runs, and it should be {driver.version}"
         found.append(error("DRIVER-RUNNING", name, what, "restart the host, and run this again"))
-    missing = [index for index in expected(work.plan, work.node) if state.table.gpu(index) is None]
+    wanted = drivers.expected(work.plan, work.node)
+    missing = [index for index in wanted if state.table.gpu(index) is None]
     if missing:
-        what = f"{common.named(missing)} of {len(expected(work.plan, work.node))} GPUs cannot be seen"
+        what = f"{common.named(missing)} of {len(wanted)} GPUs cannot be seen"
         mend = "look for the card with lspci -d 10de: and dmesg, or give devices in the inventory"
         why = "a card that fell out is not seen until an engine waits"
         found.append(error("DRIVER-DEVICES", name, what, mend, why))

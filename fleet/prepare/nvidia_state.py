@@ -10,7 +10,7 @@ from fleet.inventory import Node
 from fleet.machine import common, gpu_table
 from fleet.prepare import kernel_modules
 from fleet.snapshot import MARK
-from fleet.topology import Plan, platform_of
+from fleet.topology import Plan
 
 BLACKLIST = "/etc/modprobe.d/vllm-fleet-nouveau.conf"
 FABRIC, PERSISTENCE, OURS = "nvidia-fabricmanager", "nvidia-persistenced", "vllm-fleet-gpu"
@@ -30,7 +30,6 @@ class State:
     owned: bool = False  # nvidia-smi came in a package
     nouveau: bool = False  # the kernel's own driver is loaded
     blacklisted: bool = False
-    secure_boot: bool = False
     units: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)  # sha256 of our files, by path
     links: bool = False  # /dev/char knows the GPUs
@@ -73,11 +72,6 @@ def concerned(plan: Plan, node: Node) -> bool:
     return plan.recipe.platform == "nvidia" and bool(common.used(plan, node))
 
 
-def expected(plan: Plan, node: Node) -> tuple[int, ...]:
-    """Indices of the devices that the host must have."""
-    return node.settings.device_indices(platform_of(plan.recipe).devices_per_host)
-
-
 def sections(plan: Plan, node: Node) -> list[str]:
     """Asked of hosts with GPUs; every call of a tool of NVIDIA's ends by itself."""
     if not concerned(plan, node):
@@ -91,8 +85,6 @@ def sections(plan: Plan, node: Node) -> list[str]:
         f"rpm -qa --qf '%{{NAME}} %{{EPOCHNUM}}:%{{VERSION}}-%{{RELEASE}}\\n' {names} 2>/dev/null; fi",
         f"echo '{MARK} nvidia-host'; grep -qs '^nouveau ' /proc/modules && echo nouveau; "
         f"test -e {BLACKLIST} && echo blacklisted; ls -d /dev/char/195:[0-9]* >/dev/null 2>&1 && echo links; "
-        "command -v mokutil >/dev/null && timeout -k 2 5 mokutil --sb-state 2>/dev/null | "
-        "grep -q 'SecureBoot enabled' && echo secureboot; "
         "p=$(command -v nvidia-smi) && p=$(readlink -f $p) && "
         "{ dpkg-query -S $p || rpm -qf $p; } >/dev/null 2>&1 && echo owned",
         f"echo '{MARK} nvidia-units'; for u in {FABRIC} {PERSISTENCE} {OURS}; do "
@@ -115,7 +107,6 @@ def parse(sections: Mapping[str, list[str]]) -> State:
         owned="owned" in said,
         nouveau="nouveau" in said,
         blacklisted="blacklisted" in said,
-        secure_boot="secureboot" in said,
         units={words[0]: (words[1], words[2]) for words in units if len(words) == 3},
         sums={words[1]: words[0] for words in sums if len(words) == 2},
         links="links" in said,

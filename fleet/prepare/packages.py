@@ -25,7 +25,9 @@ _APT = (
     "export LC_ALL=C DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l NEEDRESTART_SUSPEND=1 "
     "APT_LISTCHANGES_FRONTEND=none UCF_FORCE_CONFFOLD=1\n"
     "apt() { apt-get -y -q -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 -o Dpkg::Options::=--force-confdef "
-    "-o Dpkg::Options::=--force-confold -o Acquire::Retries=1 -o Acquire::http::Timeout=20 "
+    # Ubuntu brings updates to some hosts later, the drivers of GPUs among them, and then keeps their dependencies back.
+    "-o Dpkg::Options::=--force-confold -o APT::Get::Always-Include-Phased-Updates=true "
+    "-o Acquire::Retries=1 -o Acquire::http::Timeout=20 "
     '-o Acquire::https::Timeout=20 "$@" </dev/null; }\n'
 )
 
@@ -36,7 +38,10 @@ def install(family: str, names: Sequence[str]) -> str:
     Where a version is given it may be older than what is there. Held packages must be let go of before.
     """
     words = " ".join(shlex.quote(name) for name in names)
-    return _apt_install(words, any("=" in n for n in names)) if family == DEBIAN else _dnf_install(words)
+    if family == DEBIAN:
+        return _apt_install(words, any("=" in n for n in names))
+    # Who excludes kernels, as we do to hold one, means those that a host starts with.
+    return _dnf_install(words, all(name.startswith(("kernel-devel", "kernel-headers")) for name in names))
 
 
 def _apt_install(words: str, exact: bool) -> str:
@@ -74,9 +79,11 @@ update && touch {_UPDATED} || echo 'some source of packages cannot be read; the 
 put)"""
 
 
-def _dnf_install(words: str) -> str:
+def _dnf_install(words: str, exclude_none: bool) -> str:
     """dnf ends with 200 where another one works, if it may not wait without end; it takes any version that is named."""
     flags = "-y --setopt=install_weak_deps=False --setopt=exit_on_lock=True"
+    if exclude_none:  # dnf 5 knows --disableexcludes no more
+        flags += " --setopt=disable_excludes=main"
     brought = f"--disablerepo='*' --enablerepo={DNF_REPOSITORY}"
     return f"""(export LC_ALL=C
 d=dnf; command -v dnf >/dev/null || d=yum

@@ -17,6 +17,14 @@ ASK = f"sed 's/^/refused /' {REFUSED} 2>/dev/null; {BOOT}"
 # The system answers on SSH before its drivers and Docker are up. It does not know --wait before systemd 240.
 BOOTED = "timeout 120 systemctl is-system-running --wait >/dev/null 2>&1"
 
+# An NPU boots a system of its own after its driver was loaded, which takes one to three minutes; a fabric trains.
+DEVICES_SECONDS = 300
+_DEVICES = {
+    "npu": "npu-smi info",
+    "gpu": "nvidia-smi -L && "
+    "{ ! systemctl is-enabled -q nvidia-fabricmanager || systemctl is-active -q nvidia-fabricmanager; }",
+}
+
 
 def command(boot: str) -> str:
     """Shell text that ends this boot, and no later one: another run may have been first.
@@ -32,6 +40,23 @@ def command(boot: str) -> str:
     return (
         f'test "$({BOOT})" = {shlex.quote(boot)} || exit 0\nrm -f {REFUSED}\n'
         f"setsid sh -c {shlex.quote(its)} </dev/null >/dev/null 2>&1 &"
+    )
+
+
+def devices(work: Work) -> str:
+    """Shell text that waits until a host's devices answer, for so long; whether they do is judged afterwards."""
+    if not any(unit.serves_model for unit in work.plan.units_of(work.name)):
+        return ""
+    platform = work.plan.recipe.platform
+    kind = "npu" if platform.startswith("ascend") else "gpu" if platform == "nvidia" else ""
+    if not kind:
+        return ""
+    ask = _DEVICES[kind]
+    return (
+        f"PATH=$PATH:/usr/local/bin:/usr/local/sbin; command -v {ask.split()[0]} >/dev/null || exit 0\n"
+        f"end=$(($(date +%s) + {DEVICES_SECONDS}))\n"
+        f"until timeout -k 2 30 sh -c {shlex.quote(ask)} >/dev/null 2>&1 </dev/null; do "
+        "test $(date +%s) -lt $end || break; sleep 2; done"
     )
 
 

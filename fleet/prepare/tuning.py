@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from fleet import ports
 from fleet.findings import Finding, warning
@@ -21,6 +20,8 @@ from fleet.prepare.common import Outcome, Step, Work
 from fleet.topology import Plan
 
 SYSCTL = "/etc/sysctl.d/90-vllm-fleet.conf"
+# What the inventory of a service with a name sets itself: services of one host have the other file together.
+OF_SERVICE = "/etc/sysctl.d/91-vllm-fleet-{}.conf"
 PAM_LIMITS = "/etc/security/limits.d/90-vllm-fleet.conf"
 MANAGER = "/etc/systemd/system.conf.d/90-vllm-fleet.conf"
 GOVERNOR = "vllm-fleet-cpufreq.service"
@@ -29,6 +30,7 @@ FILES = (SYSCTL, PAM_LIMITS, MANAGER, GOVERNOR_UNIT)
 # What this boot's kernel did not take: asked for again after the next boot only.
 REFUSED = "/run/vllm-fleet-sysctl-refused"
 RESERVED = "net.ipv4.ip_local_reserved_ports"
+_PAGES = "vm.nr_hugepages"
 OPEN_FILES = 1048576
 _USUAL = {"vm.swappiness": "0", "kernel.numa_balancing": "0", "kernel.sched_migration_cost_ns": "50000"}
 _HEAD = "# Written by vllm-fleet, replaced at the next run of prepare.\n"
@@ -47,10 +49,10 @@ WantedBy=multi-user.target
 class State:
     """How the host is now."""
 
-    sums: Mapping[str, str] = field(default_factory=dict)  # path -> sha256, of FILES that are there
+    sums: Mapping[str, str] = field(default_factory=dict)  # path -> sha256, of FILES and the service's that are there
     values: Mapping[str, str] = field(default_factory=dict)  # of the kernel, those that it has
-    ours: Mapping[str, str] = field(default_factory=dict)  # in our file
-    later: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # key -> file read after ours, its value
+    ours: Mapping[str, str] = field(default_factory=dict)  # in SYSCTL
+    later: tuple[tuple[str, str, str], ...] = ()  # (path, key, value) of files that are read after SYSCTL, in order
     refused: frozenset[str] = frozenset()  # "key value" that this boot's kernel did not take
     governors: frozenset[str] = frozenset()  # in use
     has_performance: bool = False
@@ -64,7 +66,7 @@ def _path(key: str) -> str:
 
 
 def _keys(node: Node) -> list[str]:
-    return sorted({*_USUAL, RESERVED, "vm.nr_hugepages", *node.settings.sysctl})
+    return sorted({*_USUAL, RESERVED, _PAGES, *node.settings.sysctl})
 
 
 def sections(plan: Plan, node: Node) -> list[str]:
@@ -72,8 +74,9 @@ def sections(plan: Plan, node: Node) -> list[str]:
     if not node.settings.tuning:
         return []
     keys = " ".join(shlex.quote(key) for key in _keys(node))
+    files = dict.fromkeys([*FILES, _own(plan)])
     return [
-        f"echo '@@ tuningfiles'; sha256sum {' '.join(FILES)} 2>/dev/null",
+        f"echo '@@ tuningfiles'; sha256sum {' '.join(files)} 2>/dev/null",
         f"echo '@@ sysctl'; for k in {keys}; do p=/proc/sys/$(echo \"$k\" | tr ./ /.); "
         'test -r "$p" && echo "$k $(tr -s \'\\t\\n\' \'  \' <"$p")"; done; echo "nr_open $(cat /proc/sys/fs/nr_open)"',
         f"echo '@@ sysctlrefused'; cat {REFUSED} 2>/dev/null",
@@ -92,17 +95,17 @@ def parse(sections: Mapping[str, list[str]]) -> State:
     """What was answered."""
     values = dict(_pair(line) for line in sections.get("sysctl", []))
     nr_open = values.pop("nr_open", "")
-    later: dict[str, tuple[str, str]] = {}
+    later = []
     for line in sections.get("sysctllater", []):
         path, _, rest = line.partition(" ")
         key, value = _pair(rest)
-        later[key.replace("/", ".")] = (path, value)
+        later.append((path, key.replace("/", "."), value))
     governor = sections.get("governor", [])
     return State(
         sums={path: s for s, path in (line.split(None, 1) for line in sections.get("tuningfiles", []))},
         values=values,
         ours=dict(_pair(line) for line in sections.get("sysctlours", [])),
-        later=later,
+        later=tuple(later),
         refused=frozenset(sections.get("sysctlrefused", [])),
         governors=frozenset(line[4:] for line in governor if line.startswith("now ")),
         has_performance="performance" in governor,
@@ -137,23 +140,75 @@ def _needed_ports(plan: Plan, node: Node) -> set[int]:
     return {*scope.peer_ports(plan, node), *of_units, *(own[0] if own else ())}
 
 
-def wanted(work: Work, state: State) -> dict[str, str]:
-    """The kernel's settings as they should be: what the inventory says goes before what is usual.
+def _own(plan: Plan) -> str:
+    """The file of what the inventory sets."""
+    service = plan.fleet.settings.service
+    return OF_SERVICE.format(service) if service else SYSCTL
 
-    Ports are added to those that are reserved already: other services of the host may need them. In a container only
-    what belongs to its network is its own.
+
+def _given(node: Node) -> dict[str, str]:
+    """What the inventory sets."""
+    pages = {} if node.settings.hugepages is None else {_PAGES: str(node.settings.hugepages)}
+    return pages | {key: " ".join(str(value).split()) for key, value in node.settings.sysctl.items()}
+
+
+def _can(work: Work, state: State, values: Mapping[str, str]) -> dict[str, str]:
+    """Those that the kernel has; in a container only what belongs to its network is its own."""
+    boxed = work.host.in_container
+    can = (key for key in sorted(values) if key in state.values and (key.startswith("net.") or not boxed))
+    return {key: values[key] for key in can if values[key]}
+
+
+def _wanted(work: Work, state: State) -> tuple[dict[str, str], dict[str, str]]:
+    """The kernel's settings as they should be: what is usual, and what the inventory sets, which goes before it.
+
+    Ports are added to those that are reserved already: other services of the host may need them.
     """
-    settings = work.node.settings
-    found = {key: value for key, value in _USUAL.items() if key in state.values}
-    if settings.hugepages is not None:
-        found["vm.nr_hugepages"] = str(settings.hugepages)
-    found |= {key: " ".join(str(value).split()) for key, value in settings.sysctl.items()}
-    kept = found.get(RESERVED, state.values.get(RESERVED, ""))
-    if RESERVED in state.values:
-        found[RESERVED] = ports_text(ports_of(kept) | _needed_ports(work.plan, work.node))
-    if work.host.in_container:
-        found = {key: value for key, value in found.items() if key.startswith("net.")}
-    return {key: value for key, value in sorted(found.items()) if key in state.values and value}
+    given, named = _given(work.node), bool(work.plan.fleet.settings.service)
+    # Of the file that services have together one of a name changes nothing: another's inventory may have set it.
+    usual = {key: state.ours.get(key, value) if named else value for key, value in _USUAL.items()}
+    asked, now = given.pop(RESERVED, ""), state.values.get(RESERVED, "")
+    kept = ports_of(asked or now) | (ports_of(now) if named else set())
+    usual[RESERVED] = ports_text(kept | _needed_ports(work.plan, work.node))
+    return _can(work, state, usual), _can(work, state, given)
+
+
+def wanted(work: Work, state: State) -> dict[str, str]:
+    """Both as one."""
+    usual, given = _wanted(work, state)
+    return dict(sorted({**usual, **given}.items()))
+
+
+def _texts(work: Work, state: State) -> dict[str, str]:
+    """The files of settings; an empty one should not be there."""
+    usual, given = _wanted(work, state)
+    own = _own(work.plan)
+    if own == SYSCTL:
+        return {SYSCTL: _text({**usual, **given})} if usual or given else {}
+    together = {**state.ours, **usual}
+    return {**({SYSCTL: _text(together)} if together else {}), own: _text(given) if given else ""}
+
+
+def _text(values: Mapping[str, str]) -> str:
+    return _HEAD + "".join(f"{key} = {value}\n" for key, value in sorted(values.items()))
+
+
+def _later(work: Work, state: State, key: str) -> tuple[str, str, str]:
+    """Where we set it, and the file that a boot reads last after that one and that sets it too, with its value."""
+    own = _own(work.plan)
+    at = own if key in _wanted(work, state)[1] else SYSCTL
+    others = [(path, value) for path, k, value in state.later if k == key and path != own]
+    after = [(path, value) for path, value in others if _place(path) > _place(at)]
+    return (at, *(max(after, key=lambda pair: _place(pair[0])) if after else ("", "")))
+
+
+def _place(path: str) -> tuple[bool, str]:
+    return path == "/etc/sysctl.conf", path
+
+
+def _of_other(path: str) -> bool:
+    """Another service's file. Read later, it goes before ours, at a boot and now: else two would never settle."""
+    return path.startswith(OF_SERVICE.partition("{")[0])
 
 
 def steps(work: Work, state: State) -> list[Step]:
@@ -164,20 +219,25 @@ def steps(work: Work, state: State) -> list[Step]:
 
 
 def _is(state: State, path: str, text: str) -> bool:
-    return state.sums.get(path) == sha256(text.encode()).hexdigest()
+    return state.sums.get(path, "") == (common.sum_of(text) if text else "")
 
 
 def _sysctl(work: Work, state: State) -> list[Step]:
     values = wanted(work, state)
-    # Another service of this host has its settings there too.
-    others = state.ours if work.plan.fleet.settings.service else {}
-    text = _HEAD + "".join(f"{key} = {value}\n" for key, value in sorted({**others, **values}.items()))
-    other = {k: v for k, v in values.items() if v != state.values[k] and f"{k} {v}" not in state.refused}
-    if not values or (not other and _is(state, SYSCTL, text)):
+    files = {path: text for path, text in _texts(work, state).items() if not _is(state, path, text)}
+    other = {
+        key: value
+        for key, value in values.items()
+        if value != state.values[key]
+        and f"{key} {value}" not in state.refused
+        and not _of_other(_later(work, state, key)[1])
+    }
+    if not other and not files:
         return []
     changes = ", ".join(f"{key} {state.values[key] or 'none'} -> {value}" for key, value in other.items())
     # Read back: some values are taken only in part (huge pages), and a container may not set them at all.
-    lines = [common.write(SYSCTL, text)]
+    write = " && ".join(common.write(path, text) if text else f"rm -f {path}" for path, text in files.items())
+    lines = []
     for key, value in other.items():
         path, asked = shlex.quote(_path(key)), shlex.quote(value)
         lines.append(
@@ -185,13 +245,16 @@ def _sysctl(work: Work, state: State) -> list[Step]:
             f'[ "$now" = {asked} ] || {{ echo {shlex.quote(f"{key} {value}")} >>{REFUSED}; '
             f'echo "refused {shlex.quote(key)} $now"; }}'
         )
+    kept = [f"{path}, so that the settings outlive a boot" for path, text in files.items() if text]
+    gone = [f"{path} removed: the inventory sets nothing" for path, text in files.items() if not text]
+    # Where the file was there already, a start did not help either.
+    is_new = _later(work, state, _PAGES)[0] in files
     return [
         Step(
-            f"sysctl {changes}" if changes else f"{SYSCTL}, so that the settings outlive a boot",
-            f"{lines[0]} || exit 1\n" + "\n".join([*lines[1:], "true"]),
+            f"sysctl {changes}" if changes else "; ".join([*kept, *gone]),
+            "\n".join([f"{write or 'true'} || exit 1", *lines, "true"]),
             60,
-            # Where the file was there already, a start did not help either.
-            read=lambda well, said: _taken(work.name, values, well, said, not _is(state, SYSCTL, text)),
+            read=lambda well, said: _taken(work.name, values, well, said, is_new),
         )
     ]
 
@@ -201,14 +264,14 @@ def _taken(host: str, values: Mapping[str, str], well: bool, lines: Iterable[str
         step = Step(SYSCTL, "")
         return Outcome((common.failed(host, step, list(lines)),))
     refused = [_pair(line.removeprefix("refused ")) for line in lines if line.startswith("refused ")]
-    pages = is_new and any(key == "vm.nr_hugepages" for key, _ in refused)
+    pages = is_new and any(key == _PAGES for key, _ in refused)
     why = "huge pages are set aside at the start only, while memory is whole" if pages else ""
     return Outcome(tuple(_not_taken(host, key, values.get(key, "?"), now) for key, now in refused), why)
 
 
 def _not_taken(host: str, key: str, value: str, now: str) -> Finding:
     what = f"the kernel has {key} = {now or 'nothing'}, and did not take {value}"
-    mend = "restart the host" if key == "vm.nr_hugepages" else "set it where the host itself is set up, or leave it out"
+    mend = "restart the host" if key == _PAGES else "set it where the host itself is set up, or leave it out"
     return warning("PREPARE-SYSCTL", host, what, mend, "it is in the file for the next boot")
 
 
@@ -259,13 +322,19 @@ def prove(work: Work, state: State) -> list[Finding]:
     host, found = work.name, []
     values = wanted(work, state)
     for key, value in values.items():
-        path, other = state.later.get(key, ("", value))
+        at, path, other = _later(work, state, key)
         if f"{key} {value}" in state.refused:
             continue  # told when it was tried
-        if state.values[key] != value:
+        if _of_other(path):
+            if other != value and key in _given(work.node):
+                what = f"{path} of another service sets {key} = {other}, and goes before {at}"
+                found.append(
+                    warning("PREPARE-SYSCTL", host, what, f"give both inventories the same, here it is {value}")
+                )
+        elif state.values[key] != value:
             found.append(_not_taken(host, key, value, state.values[key]))
-        elif other != value and not (key == RESERVED and ports_of(other) == ports_of(value)):
-            what = f"{path} sets {key} = {other}, and is read after {SYSCTL} at a boot"
+        elif path and other != value and not (key == RESERVED and ports_of(other) == ports_of(value)):
+            what = f"{path} sets {key} = {other}, and is read after {at} at a boot"
             found.append(warning("PREPARE-SYSCTL", host, what, f"take it out there, {value} is wanted"))
     for key in sorted(set(work.node.settings.sysctl) - set(state.values)):
         what = f"this kernel has no {key}, which the inventory's sysctl sets"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from fleet import FILES, ports, sharing
-from fleet.inventory import Node, span
+from fleet import ports, sharing
+from fleet.inventory import Node
+from fleet.render import environment
 from fleet.topology import ROOT, Plan
 
 RUN = "/run/fleet-firewall"
@@ -146,19 +143,5 @@ def beside(its: Wall) -> str:
 
 def render(name: str, **values: object) -> str:
     """A template of files/firewall as text."""
-    text: str = _environment().get_template(f"firewall/{name}").render(**values)
+    text: str = environment().get_template(f"firewall/{name}").render(**values)
     return text
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(FILES),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    environment.filters |= {"quote": shlex.quote, "ports": span}
-    return environment

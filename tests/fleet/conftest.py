@@ -167,7 +167,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     ensure_engine(extras=["nixl"], say=print)
     ensure_router(say=print)
     ensure_model(say=print)
-    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("lab"), say=print)
+    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("lab"), say=print, shared=True)
     made.up(2, mounts=STAND_IN)
     yield made
     made.down()

@@ -34,7 +34,7 @@ SCENARIOS: dict[str, Scenario] = {
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Three dressed hosts with images."""
-    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("hwlab"), say=print)
+    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("hwlab"), say=print, shared=True)
     made.up(3, docker=True)
     try:
         dress_all(made, SCENARIOS)

@@ -23,7 +23,7 @@ IMAGE = f"{REGISTRY}/{SHORT}"
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """One host with Docker."""
-    made = Lab(NAME, f"{NET}.0/24", tmp_path_factory.mktemp("pull"), say=print)
+    made = Lab(NAME, f"{NET}.0/24", tmp_path_factory.mktemp("pull"), say=print, shared=True)
     made.up(1, docker=True)
     yield made
     made.down()

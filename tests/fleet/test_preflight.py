@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Lab]:
     """Three hosts with Docker, whose ports are reserved as the guides ask for."""
-    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("preflight"), say=print)
+    made = Lab(NAME, SUBNET, tmp_path_factory.mktemp("preflight"), say=print, shared=True)
     made.up(3, docker=True, mounts={str(models): "/mnt/models"})
     try:
         for host in HOSTS:

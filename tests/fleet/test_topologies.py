@@ -41,7 +41,7 @@ def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         (models / name).mkdir(parents=True)
         config = {"model_type": "qwen3_moe", "max_position_embeddings": 40960, "rope_theta": 1000000}
         (models / name / "config.json").write_text(json.dumps(config))
-    lab = Lab(NAME, SUBNET, tmp_path_factory.mktemp("rack"), say=print)
+    lab = Lab(NAME, SUBNET, tmp_path_factory.mktemp("rack"), say=print, shared=True)
     lab.up(6, docker=True, mounts={str(models): "/mnt/models"})
     yield lab
     lab.down()

@@ -35,7 +35,7 @@ def url(host: int, port: int = 8000) -> str:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Four hosts with the real engine, Ray and NIXL."""
     ensure_engine(extras=["nixl", "ray"], say=print)
-    lab = Lab(NAME, SUBNET, tmp_path_factory.mktemp("realtest"), say=print)
+    lab = Lab(NAME, SUBNET, tmp_path_factory.mktemp("realtest"), say=print, shared=True)
     lab.up(4)
     yield lab
     lab.down()

@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from fleet.machine.npu_table import Board, Chip, Process
 from fleet.machine.npu_table import State as Table
-from fleet.prepare import ascend, ascend_run
+from fleet.prepare import ascend, ascend_run, kernel_modules
 from fleet.prepare.ascend_run import older, same
 from fleet.prepare.ascend_state import State
 from fleet.prepare.common import Outcome, Source, Work
 from fleet.prepare.kernel_modules import State as Kernel
 from fleet.snapshot import MARK
 from fleet.stacks import Stack
+from tests.unit import answers
 from tests.unit.answers import ask
 from tests.unit.drivers import bundle_of, calls, names, plan_of, sh, stack_of, told, tool, work_of
 
@@ -432,11 +434,20 @@ def test_a_damaged_package_is_told_as_such(line: str) -> None:
 @pytest.mark.parametrize(
     "lines",
     [[], ["it ended with 0"], ["[INFO]upgradePercentage:40%"], ["[INFO]Driver package uninstalled successfully!"],
-     ["Driver package installed successfully!"]],
+     ["Driver package installed successfully!", "ERR_NO:0x00ff;ERR_DES:something new"]],
 )  # fmt: skip
 def test_an_end_that_is_not_known_is_no_success(lines: list[str]) -> None:
     (finding,) = ascend_run.driver_read("h", "driver 25.5.1")(True, lines).findings
     assert (finding.rule, finding.severity) == ("DRIVER-FAILED", "error")
+
+
+@pytest.mark.parametrize("verb", ["installed", "upgraded"])
+def test_a_success_that_does_not_say_when_needs_a_restart(verb: str) -> None:
+    read = ascend_run.driver_read("h", "driver 25.5.1")
+    lines = [f"Driver package {verb} successfully! Something new.", "it ended with 0"]
+    why = "driver 25.5.1 is installed, and its installer does not say whether it is in effect"
+    assert read(True, lines) == Outcome(reboot=why)
+    assert [f.rule for f in read(False, lines).findings] == ["DRIVER-FAILED"]
 
 
 def test_what_was_killed_says_so() -> None:
@@ -479,6 +490,67 @@ def test_firmware_that_is_installed(done: bool, line: str, follows: bool, reboot
 def test_firmware_that_is_not(done: bool, line: str, rule: str) -> None:
     (finding,) = ascend_run.firmware_read("h", "firmware 7", False)(done, [line]).findings
     assert finding.rule == rule
+
+
+@pytest.mark.parametrize(("stack", "told_of"), [(ROW, ["DRIVER-SECUREBOOT"]), (row("25.3.RC1", "7"), [])])
+def test_secure_boot_is_told_where_a_driver_is_built(stack: Stack, told_of: list[str]) -> None:
+    signed = Kernel(secure_boot=True)
+    found = replace(there("25.3.RC1", "7"), kernel=signed)
+    assert [f.rule for f in ascend.refuse(host(found, stack))] == told_of
+    assert ascend.refuse(host(found, stack, in_container=True)) == []
+
+
+# ---- firmware that the cards came with
+
+
+def flashed(folder: Path, monkeypatch: pytest.MonkeyPatch, cards: Sequence[str], stack: Stack) -> tuple[Any, list[str]]:
+    """What the firmware's step of a bare host comes to, where its cards have these from the factory."""
+    monkeypatch.setattr(ascend_run, "LOCK", str(folder / "lock"))
+    version = "7.8.0.6.201"
+    package = tool(folder, f"Atlas-A3-hdk-npu-firmware_{version}.run", f'echo "$@" >>{folder}/calls')
+    cases = "".join(f"(*'-i {card}') v={has};;" for card, has in enumerate(cards))
+    said = "printf '\\tSoftware Version : 25.5.1\\n\\tFirmware Version               : %s\\n' $v"
+    tool(folder, "npu-smi", f'case "$*" in {cases} (*) exit 1;; esac; {said}')
+    step = ascend.steps(host(BARE, stack, [DRIVER], files={str(package): 7}))[1]
+    assert step.name == f"firmware {version} (there is none)"
+    rc, lines = sh(step.script, folder)
+    assert step.read
+    return step.read(rc == 0, lines), lines
+
+
+@pytest.mark.parametrize("stack", [ROW, row(firmware="*")])
+@pytest.mark.parametrize(
+    "cards",
+    [["7.7.0.9.220"] * 8, [*["7.9.0.1.200"] * 7, "7.7.0.9.B220"], ["7.8.0.6.99"] * 8, []],  # none: no answer
+)
+def test_an_older_firmware_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: list[str], stack: Stack
+) -> None:
+    outcome, lines = flashed(tmp_path, monkeypatch, cards, stack)
+    assert outcome == Outcome(reboot="firmware 7.8.0.6.201 takes effect with the next start"), lines
+    assert calls(tmp_path) == ["--check", "--full --quiet"]
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("7.8.0.6.B201", "7.8.0.6.201, which is this one"), ("7.8.0.10.1", "7.8.0.10.1, which is newer")],
+)
+def test_a_newer_firmware_from_the_factory_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, said: str
+) -> None:
+    outcome, lines = flashed(tmp_path, monkeypatch, [version] * 8, row(firmware="*"))
+    assert (outcome, lines) == (Outcome(), [f"the cards have firmware {said}"])
+    assert calls(tmp_path) == ["--check"]
+
+
+def test_a_row_that_names_an_older_firmware_is_refused_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, _ = flashed(tmp_path, monkeypatch, ["7.9.0.1.200"] * 8, ROW)
+    assert told(outcome.findings) == [
+        "error: 10.0.0.11: firmware 7.9.0.1.200 is newer than the 7.8.0.6.201 of catalogue row (an older one over a "
+        "newer one is not what the vendor tests); name a row with this version or a newer one; or uninstall it by "
+        "hand, restart, and run this again [DRIVER-DOWNGRADE]"
+    ]
+    assert calls(tmp_path) == ["--check"]
 
 
 # ---- the script, run
@@ -573,6 +645,41 @@ def test_an_answer_is_read() -> None:
     )
 
 
+def kernel_of(folder: Path) -> Kernel:
+    """What a machine answers whose files of /boot and of the firmware lie in a folder."""
+    text = "\n".join(kernel_modules.sections()).replace("ls /boot", f"ls {folder}/boot")
+    _, lines = sh(text.replace("/sys/firmware", f"{folder}/firmware"), folder)
+    return kernel_modules.parse(by_section(lines))
+
+
+def test_the_boot_loader_tells_what_the_next_start_takes(tmp_path: Path) -> None:
+    (tmp_path / "boot").mkdir()
+    for name in ("vmlinuz-5.10.0-60", "vmlinuz-5.10.0-136", "vmlinuz-0-rescue-0a"):
+        (tmp_path / "boot" / name).touch()
+    tool(tmp_path, "grubby", "exit 1")
+    assert kernel_of(tmp_path).newest == "5.10.0-136"
+    tool(tmp_path, "grubby", 'test "$*" = --default-kernel && echo /boot/vmlinuz-5.10.0-60')
+    assert kernel_of(tmp_path).newest == "5.10.0-60"
+
+
+@pytest.mark.parametrize(("byte", "on"), [(b"\x01", True), (b"\x00", False), (None, False)])
+def test_secure_boot_is_seen_with_and_without_mokutil(tmp_path: Path, byte: bytes | None, on: bool) -> None:
+    if byte is not None:
+        path = tmp_path / kernel_modules._SECURE.removeprefix("/sys/")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"\x06\x00\x00\x00" + byte)
+    assert kernel_of(tmp_path).secure_boot is on
+    tool(tmp_path, "mokutil", f"echo 'SecureBoot {'disabled' if on else 'enabled'}'")
+    assert kernel_of(tmp_path).secure_boot is not on
+
+
+def test_headers_are_not_held_with_the_kernel(tmp_path: Path) -> None:
+    tool(tmp_path, "rpm", f'shift 3; echo "$*" >>{tmp_path}/calls')
+    text = "\n".join(kernel_modules.sections()).replace("dpkg-query", "no-dpkg-query")
+    sh(text, tmp_path)
+    assert calls(tmp_path) == ["kernel kernel-core kernel-modules kernel-modules-core"]
+
+
 def test_names_of_users_are_not_trusted() -> None:
     state = ascend.parse({"ascend-info": ["UserName=a;reboot", "UserGroup=$(reboot)"]})
     assert (state.user, state.group) == ("HwHiAiUser", "HwHiAiUser")
@@ -593,9 +700,11 @@ def asked(tmp_path: Path, files: dict[str, str] | None = None, **more: Any) -> S
     from lab.scenario import scenario
 
     text = "\n".join(ascend.sections(A3, A3.fleet.nodes[0]))
-    for path in ("/usr/local/Ascend/firmware/version.info",):
+    # Processes are this machine's, and a lab on it may install a driver now.
+    for path in ("/usr/local/Ascend/firmware/version.info", "/proc/[0-9]*/cmdline"):
         text = text.replace(path, f"{tmp_path}{path}")
-    return ascend.parse(ask(text, tmp_path, scenario("ascend-a3", {}), files=files, **more))
+    with mock.patch.object(answers, "_tools", lambda one: ["npu-smi"]):
+        return ascend.parse(ask(text, tmp_path, scenario("ascend-a3", {}), files=files, **more))
 
 
 def test_a_dressed_host_answers(tmp_path: Path) -> None:
@@ -615,13 +724,13 @@ def test_a_machine_without_npus_answers(tmp_path: Path) -> None:
 
 
 def test_an_installer_that_runs_is_seen(tmp_path: Path) -> None:
-    path = tool(tmp_path, DRIVER, "sleep 20")
+    """Beside a shell that has the question among its arguments."""
     section = next(s for s in ascend.sections(A3, A3.fleet.nodes[0]) if "ascend-installers" in s)
-    with subprocess.Popen([str(path), "--full"]) as running:
-        try:
-            assert sh(section, tmp_path) == (0, [f"{MARK} ascend-installers", DRIVER])
-        finally:
-            running.kill()
+    for number, words in enumerate((["/bin/sh", "-c", section], ["/bin/sh", f"/opt/a b/{DRIVER}", "--full"]), 1):
+        (tmp_path / f"proc/{number}").mkdir(parents=True)
+        (tmp_path / f"proc/{number}/cmdline").write_text("".join(f"{word}\0" for word in words))
+    section = section.replace("/proc/[0-9]*/cmdline", f"{tmp_path}/proc/[0-9]*/cmdline")
+    assert sh(section, tmp_path) == (0, [f"{MARK} ascend-installers", DRIVER])
 
 
 # ---- afterwards

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from fleet.bundle import Bundle, File
 from fleet.prepare import base, common, packages, tuning
 from fleet.prepare.common import Step, Work
+from fleet.stacks import Stack
 from fleet.topology import Plan
+from tests.unit.drivers import stack_of
 from tests.unit.plans import lay
 
 CPU = """
@@ -33,6 +36,7 @@ UBUNTU = common.Host("ubuntu", "22.04", family="debian", arch="x86_64", kernel="
 OPENEULER = common.Host("openEuler", "22.03", family="redhat", arch="aarch64", kernel="5.10.0-60.aarch64",
                         tools=frozenset({"dnf"}))  # fmt: skip
 ALL = frozenset(need.mark for need in base.table())
+ROW = stack_of("ascend-a3", driver={"version": "25.5.1", "packages": [{"pattern": "*driver_25.5.1*.run"}]})
 WELL = base.State(there=ALL, time=frozenset({"chronyd"}), synchronised=True)
 
 
@@ -41,9 +45,11 @@ def plan_of(recipe: str = CPU, hosts: Iterable[str] = ("10.0.0.11",), **data: An
     return lay(recipe, {**devices, **data}, serve=list(hosts))
 
 
-def work_of(plan: Plan, host: common.Host = UBUNTU, bundle: Bundle | None = None, **states: Any) -> Work:
+def work_of(
+    plan: Plan, host: common.Host = UBUNTU, bundle: Bundle | None = None, stack: Stack | None = None, **states: Any
+) -> Work:
     """The first host's work."""
-    return Work(plan, plan.fleet.nodes[0], host, states, bundle)
+    return Work(plan, plan.fleet.nodes[0], host, states, bundle, stack)
 
 
 def names(steps: Iterable[Step]) -> list[str]:
@@ -113,6 +119,35 @@ def test_other_systems_are_refused(host: common.Host, what: str) -> None:
     assert (told.rule, told.what) == ("PREPARE-SYSTEM", what)
 
 
+@pytest.mark.parametrize(
+    ("system", "tools", "family"),
+    [
+        ("ctyunos", ["dnf"], "redhat"),
+        ("hce", ["dnf"], "redhat"),
+        ("culinux", ["dnf"], "redhat"),
+        ("tencentos", ["yum"], "redhat"),
+        ("opencloudos", ["dnf"], "redhat"),
+        ("alinux", ["dnf"], "redhat"),
+        ("uos", ["apt-get", "python3"], "debian"),
+        ("uos", ["dnf"], "redhat"),
+        ("new", ["yum"], "redhat"),
+        ("alpine", ["python3"], ""),
+        ("ubuntu", ["dnf"], "debian"),
+    ],
+)
+def test_a_system_has_a_family_by_its_name_or_else_by_its_tool(system: str, tools: list[str], family: str) -> None:
+    said = {"system": [f'id "{system}"', 'version "1"'], "programs": tools}
+    assert common.parse(said).family == family
+
+
+def test_a_share_that_is_gone_is_told() -> None:
+    (told,) = base.refuse(work_of(plan_of(), replace(UBUNTU, silent=("/mnt/bundle",)), base=WELL))
+    assert told.line() == (
+        "error: 10.0.0.11: /mnt/bundle, its bundle_on_host, gave no answer in 30 s (a share whose server is gone never "
+        "answers); see that what is mounted there is up, or take bundle_on_host out [PREPARE-PLACE]"
+    )
+
+
 @pytest.mark.parametrize("host", [UBUNTU, OPENEULER])
 def test_nothing_is_said_of_or_done_to_a_host_that_is_as_it_should_be(host: common.Host) -> None:
     work = work_of(plan_of(tuning=False), host, base=WELL)
@@ -132,20 +167,31 @@ def test_packages_have_the_names_of_the_distribution() -> None:
 def test_what_builds_a_driver_is_for_hosts_that_need_one() -> None:
     state = replace(WELL, there=ALL - {"gcc", "dkms", "/lib/modules/{kernel}/build/Makefile"})
     ascend, cpu = plan_of(ASCEND, tuning=False), plan_of(tuning=False)
-    assert names(base.steps(work_of(ascend, OPENEULER, base=state))) == [
+    assert names(base.steps(work_of(ascend, OPENEULER, stack=ROW, base=state))) == [
         "package gcc",
         "package dkms",
         "package kernel-devel-5.10.0-60.aarch64",
     ]
-    assert names(base.steps(work_of(ascend, UBUNTU, base=state)))[2] == "package linux-headers-5.15.0-91-generic"
-    assert names(base.steps(work_of(ascend, replace(UBUNTU, in_container=True), base=state))) == []
-    assert names(base.steps(work_of(ascend, UBUNTU, base=replace(state, driver="25.5.1")))) == []
+    headers = names(base.steps(work_of(ascend, UBUNTU, stack=ROW, base=state)))[2]
+    assert headers == "package linux-headers-5.15.0-91-generic"
+    assert names(base.steps(work_of(ascend, replace(UBUNTU, in_container=True), stack=ROW, base=state))) == []
+    assert names(base.steps(work_of(ascend, UBUNTU, stack=ROW, base=replace(state, driver="25.5.1")))) == []
+    assert names(base.steps(work_of(ascend, UBUNTU, stack=ROW, base=replace(state, driver="25.3.0")))) != []
     assert names(base.steps(work_of(cpu, UBUNTU, base=state))) == []
+
+
+def test_where_no_driver_is_installed_none_is_built() -> None:
+    """A host with the front door alone, and a fleet without a row of the catalogue."""
+    state = replace(WELL, there=ALL - {"gcc", "dkms"})
+    door = lay(ASCEND, {"devices": 1, "tuning": False}, serve=["10.0.0.11"], proxy=["10.0.0.12"])
+    plain = Work(door, door.fleet.node("10.0.0.12"), UBUNTU, {"base": state}, None, ROW)
+    assert (names(base.steps(plain)), base.prove(plain)) == ([], [])
+    assert names(base.steps(work_of(plan_of(ASCEND, tuning=False), UBUNTU, base=state))) == []
 
 
 def test_headers_that_nobody_has_are_a_warning() -> None:
     state = replace(WELL, there=ALL - {"dkms"})
-    (step,) = base.steps(work_of(plan_of(ASCEND, tuning=False), UBUNTU, base=state))
+    (step,) = base.steps(work_of(plan_of(ASCEND, tuning=False), UBUNTU, stack=ROW, base=state))
     assert step.read is not None
     (told,) = step.read(False, ["E: Unable to locate package dkms"]).findings
     assert (told.rule, told.severity) == ("PREPARE-HEADERS", "warning")
@@ -203,6 +249,12 @@ def test_the_bundles_repository_is_brought_and_named(tmp_path: Path) -> None:
     assert written == "deb [trusted=yes] file:/var/lib/vllm-fleet/bundle/apt ./\n"
 
 
+def test_a_script_does_not_grow_with_the_files_of_a_repository(tmp_path: Path) -> None:
+    bundle = bundle_in(tmp_path, **{f"apt__package-{n}_1.0_amd64.deb": "deb" for n in range(400)})
+    (step,) = base.sources(work_of(plan_of(tuning=False), UBUNTU, bundle, base=WELL))
+    assert (len(step.sources), len(step.script) < 1000) == (400, True)
+
+
 def test_what_was_brought_is_brought_once_and_again_where_it_became_another(tmp_path: Path) -> None:
     bundle = bundle_in(tmp_path, apt__Packages="Package: a", apt__a_1_all="deb")
     index = next(f.sha256 or "" for f in bundle.files if f.name == "Packages")
@@ -218,6 +270,41 @@ def test_what_was_brought_is_brought_once_and_again_where_it_became_another(tmp_
     assert base.sources(work_of(plan, UBUNTU, None, base=state)) == []
     (step,) = base.sources(work_of(plan, UBUNTU, bundle, base=replace(state, index={"apt/Packages": "0" * 64})))
     assert [source.name for source in step.sources] == ["Packages"]
+
+
+@pytest.mark.parametrize(("host", "kind"), [(UBUNTU, "apt"), (OPENEULER, "dnf")])
+@pytest.mark.parametrize("services", [("one", "two"), ("", "two"), ("two", "")])
+def test_services_of_one_host_have_a_repository_each(
+    tmp_path: Path, host: common.Host, kind: str, services: tuple[str, str]
+) -> None:
+    """Their bundles differ; run in turn they settle."""
+    index, root = ("Packages", "repodata/repomd.xml")[kind == "dnf"], tmp_path / "host"
+
+    def sources(number: int) -> list[Step]:
+        text = {f"{kind}__{index.replace('/', '__')}": f"index {number}", f"{kind}__a_1.pkg": f"a {number}"}
+        plan = plan_of(tuning=False, **({"service": services[number]} if services[number] else {}))
+        asked = rooted("\n".join(base.sections(plan, plan.fleet.nodes[0])), root)
+        said = {key: [s.replace(str(root), "") for s in lines] for key, lines in sections_of(asked).items()}
+        state = base.parse(said)
+        return base.sources(work_of(plan, host, bundle_in(tmp_path / f"b{number}", **text), base=state))
+
+    for number in (0, 1):
+        (step,) = sources(number)
+        for source in step.sources:
+            assert source.upload
+            put(root, source.path, source.upload.read_text())
+        # Paths within the file are the host's own.
+        script, sep, text = step.script.partition("printf ")
+        text = text.replace("/etc/", f"{root}/etc/")
+        subprocess.run(["sh", "-c", rooted(script, root) + sep + text], check=True, timeout=20)
+    assert [sources(number) for number in (0, 1, 0)] == [[], [], []]
+    written = (root / (packages.APT_SOURCE if kind == "apt" else packages.DNF_SOURCE).lstrip("/")).read_text()
+    for service in services:
+        folder = f"{common.BROUGHT}/{kind}-{service}" if service else f"{common.BROUGHT}/{kind}"
+        assert (f"{folder} ./\n" if kind == "apt" else f"baseurl=file:{folder}\n") in written
+    names_ = [line for line in written.splitlines() if line.startswith("[")]
+    assert len(set(names_)) == (2 if kind == "dnf" else 0)
+    assert ("[vllm-fleet]" in names_) == (kind == "dnf"), "the first one has the name that is asked first"
 
 
 def test_a_repository_on_the_host_is_used_where_it_is() -> None:
@@ -236,6 +323,55 @@ def test_what_a_host_has_of_a_brought_repository_is_told(tmp_path: Path) -> None
     state = base.parse(sections_of(text))
     assert state.repository == {"apt/Packages": 10, "apt/pool/a/b/c.deb": 3}
     assert state.index == {"apt/Packages": hashlib.sha256(b"Package: a").hexdigest()}
+
+
+# ---- files at hand
+
+
+def found_in(place: Path, env: Mapping[str, str] | None = None) -> common.Host:
+    plan = plan_of(bundle_on_host=str(place))
+    text = "\n".join(common.sections(plan, plan.fleet.nodes[0]))
+    return common.parse(sections_of(text, env))
+
+
+def test_sums_beside_the_files_of_a_host_are_used(tmp_path: Path) -> None:
+    put(tmp_path, "/packages/a.run", "12345")
+    put(tmp_path, "/packages/b.run", "12345")
+    one, deb = "1" * 64, "2" * 64
+    put(tmp_path, "/SHA256SUMS", f"#size 5 packages/a.run\n{one}  packages/a.run\n{deb}  apt/a.deb\nnonsense\n")
+    host = found_in(tmp_path)
+    assert host.sums == {f"{tmp_path}/packages/a.run": one}
+    work = work_of(plan_of(), host)
+    assert (found := work.find("a.run")) and (found.path, found.sha256) == (f"{tmp_path}/packages/a.run", one)
+    assert (found := work.find("b.run")) and found.sha256 is None
+    assert (found := work.find("a.run", {"a.run": "3" * 64})) and found.sha256 == "3" * 64
+    (tmp_path / "SHA256SUMS").unlink()
+    assert (found_in(tmp_path).sums, found_in(tmp_path).silent) == ({}, ())
+
+
+def test_a_place_that_gives_no_answer_keeps_no_question_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(tmp_path, "find", f"case $1 in {tmp_path}*) sleep 15;; esac")
+    monkeypatch.setattr(common, "PLACE_SECONDS", 1)
+    began = time.monotonic()
+    host = found_in(tmp_path, {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    assert (host.silent, time.monotonic() - began < 10) == ((str(tmp_path),), True)
+
+
+@pytest.mark.parametrize(
+    ("names_", "last"),
+    [
+        (["fw_7.8.0.run", "fw_7.10.0.run"], "fw_7.10.0.run"),
+        (["d_25.5.1_linux.run", "d_25.5.1.2_linux.run"], "d_25.5.1.2_linux.run"),
+        (["d_25.3.0_linux.run", "d_25.3.RC1_linux.run"], "d_25.3.0_linux.run"),
+    ],
+)
+def test_of_several_files_the_newest_is_taken(tmp_path: Path, names_: list[str], last: str) -> None:
+    bundle = Bundle(tmp_path, tuple(File(tmp_path / name, 1) for name in names_))
+    assert (found := work_of(plan_of(), UBUNTU, bundle).find("*.run")) and found.name == last
+    host = replace(UBUNTU, files={f"/mnt/b/{name}": 1 for name in names_})
+    assert (found := work_of(plan_of(), host).find("*.run")) and found.name == last
 
 
 # ---- the clock
@@ -456,6 +592,72 @@ def test_services_of_one_host_leave_each_others_settings(kernel: Path) -> None:
     for plan in (one, two):
         for step in tuned(kernel, plan)[0]:
             run(step, kernel)
-    text = (kernel / "etc/sysctl.d/90-vllm-fleet.conf").read_text()
-    assert "net.core.somaxconn = 5000" in text and "net.ipv4.tcp_rmem = " in text
-    assert [names(tuned(kernel, plan)[0]) for plan in (one, two)] == [[], []]
+    folder = kernel / "etc/sysctl.d"
+    assert (folder / "91-vllm-fleet-one.conf").read_text().splitlines()[1:] == ["net.core.somaxconn = 5000"]
+    assert "net.ipv4.tcp_rmem = " in (folder / "91-vllm-fleet-two.conf").read_text()
+    assert "tcp_rmem" not in (folder / "90-vllm-fleet.conf").read_text()
+    assert [settled(kernel, plan) for plan in (one, two)] == [([], []), ([], [])]
+
+
+def settled(kernel: Path, plan: Plan) -> tuple[list[str], list[str]]:
+    """What a run has to do there, and what is said at its end."""
+    steps, work = tuned(kernel, plan)
+    return names(steps), [found.what for found in base.prove(work)]
+
+
+def take(kernel: Path, *plans: Plan) -> None:
+    for plan in plans:
+        for step in tuned(kernel, plan)[0]:
+            run(step, kernel)
+
+
+def test_a_service_without_huge_pages_leaves_those_of_another(kernel: Path) -> None:
+    more: dict[str, Any] = {"raise_limits": False}
+    with_, without = plan_of(service="one", hugepages=64, **more), plan_of(service="two", **more)
+    take(kernel, with_, without)
+    assert (kernel / "etc/sysctl.d/91-vllm-fleet-one.conf").read_text().splitlines()[1:] == ["vm.nr_hugepages = 64"]
+    assert [settled(kernel, plan) for plan in (with_, without, with_)] == [([], [])] * 3
+    # Taken out of the inventory, it goes from the file.
+    gone = plan_of(service="one", **more)
+    assert names(tuned(kernel, gone)[0]) == ["/etc/sysctl.d/91-vllm-fleet-one.conf removed: the inventory sets nothing"]
+    take(kernel, gone)
+    assert not (kernel / "etc/sysctl.d/91-vllm-fleet-one.conf").exists()
+    assert settled(kernel, gone) == ([], [])
+
+
+def test_services_that_want_different_values_settle_and_say_so(kernel: Path) -> None:
+    more: dict[str, Any] = {"raise_limits": False}
+    one, two = (plan_of(service=name, hugepages=size, **more) for name, size in (("one", 64), ("two", 128)))
+    take(kernel, one, two, one, two)
+    assert (kernel / "proc/sys/vm/nr_hugepages").read_text() == "128\n"
+    assert settled(kernel, two) == ([], [])
+    assert settled(kernel, one) == (
+        [],
+        [
+            "/etc/sysctl.d/91-vllm-fleet-two.conf of another service sets vm.nr_hugepages = 128, and goes before "
+            "/etc/sysctl.d/91-vllm-fleet-one.conf"
+        ],
+    )
+
+
+def test_what_one_service_sets_goes_before_what_is_usual_for_all(kernel: Path) -> None:
+    more: dict[str, Any] = {"raise_limits": False}
+    one, two = plan_of(service="one", sysctl={"vm.swappiness": 10}, **more), plan_of(service="two", **more)
+    take(kernel, two, one, two)
+    assert (kernel / "proc/sys/vm/swappiness").read_text() == "10\n"
+    assert [settled(kernel, plan) for plan in (one, two)] == [([], [])] * 2
+    gone = plan_of(service="one", **more)
+    take(kernel, gone)
+    assert (kernel / "proc/sys/vm/swappiness").read_text() == "0\n"
+    assert [settled(kernel, plan) for plan in (gone, two)] == [([], [])] * 2
+
+
+def test_a_service_beside_an_inventory_without_one_settles(kernel: Path) -> None:
+    more: dict[str, Any] = {"raise_limits": False}
+    plain, one = plan_of(hugepages=64, sysctl={"vm.swappiness": 10}, **more), plan_of(service="one", **more)
+    take(kernel, plain, one)
+    assert "vm.nr_hugepages = 64" in (kernel / "etc/sysctl.d/90-vllm-fleet.conf").read_text()
+    assert [settled(kernel, plan) for plan in (plain, one)] == [([], [])] * 2
+    take(kernel, plan_of(**more))
+    assert "nr_hugepages" not in (kernel / "etc/sysctl.d/90-vllm-fleet.conf").read_text()
+    assert settled(kernel, one) == ([], [])

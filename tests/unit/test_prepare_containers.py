@@ -97,6 +97,17 @@ def test_logs_do_not_fill_the_disk(settings: Any, options: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "running", "has"),
+    [({}, "", True), ({}, "json-file", True), ({}, "local", True), ({}, "journald", False),
+     ({"log-driver": "json-file"}, "journald", True)],  # the file names it, so it comes with the restart
+)  # fmt: skip
+def test_a_logging_driver_that_a_flag_gives_gets_no_options(settings: Any, running: str, has: bool) -> None:
+    assert ("log-opts" in daemon.with_needs(settings, running)) is has
+    its = work(state_of(json.dumps(settings), log_driver=running))
+    assert bool(names(its)) is has
+
+
+@pytest.mark.parametrize(
     ("raw", "why"),
     [
         (b'{"debug": tru}', "line 1, column 11: Expecting value"),
@@ -207,6 +218,58 @@ def test_a_change_that_was_cut_off_is_finished() -> None:
     assert names(its) == ["Docker's configuration: an earlier change that was cut off; Docker is reloaded"]
     its = work(state_of(pending="restart"))
     assert names(its) == ["Docker's configuration: an earlier change that was cut off; Docker is restarted"]
+
+
+# ---- the GPU toolkit that came while Docker ran
+
+
+def test_docker_is_restarted_where_it_does_not_know_the_gpu_toolkit() -> None:
+    late = state_of(hookless=True)
+    assert names(work(late)) == [
+        "Docker's configuration: the GPU toolkit, which it does not know yet; Docker is restarted"
+    ]
+    assert told(containers.refuse(work(replace(late, running=("notebook",))))) == [
+        "error: 10.0.0.11: Docker must be restarted (it does not know the GPU toolkit yet), which would stop notebook; "
+        "stop them and run again, or set reboot = 'even-if-serving' [DOCKER-BUSY]"
+    ]
+    (finding,) = containers.prove(work(late))
+    assert finding.what.endswith("not what it should be: it does not know the GPU toolkit yet")
+
+
+@pytest.mark.parametrize(
+    ("begun", "requests", "hookless"),
+    [
+        (0, "null", True),  # with the machine, long before the hook
+        (4_000_000_000_000_000, "null", False),  # after it
+        (0, '[{"Driver":"","Count":-1,"Capabilities":[["gpu"]]}]', False),  # it gave one, so it knew an earlier hook
+    ],
+)
+def test_the_age_of_the_hook_tells(tmp_path: Path, begun: int, requests: str, hookless: bool) -> None:
+    plan = plan_of(DOCKER.replace("platform: cpu", "platform: nvidia"))
+    text = "\n".join(containers.sections(plan, plan.fleet.nodes[0]))
+    tool(tmp_path, "nvidia-container-runtime-hook")
+    tool(tmp_path, "systemctl", f"case $1 in show) echo {begun};; esac")
+    tool(
+        tmp_path,
+        "docker",
+        f"case $1 in ps) echo 0a;; inspect) echo '{requests}';; info) echo 'info 28|false|local';; esac",
+    )
+    state = containers.parse(sections_of(text, {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}))
+    assert (state.hookless, state.active, state.log_driver) == (hookless, True, "local")
+
+
+def test_hosts_without_gpus_have_no_hook_to_ask_for() -> None:
+    plan = plan_of(DOCKER)
+    assert "runtime-hook" not in "".join(containers.sections(plan, plan.fleet.nodes[0]))
+
+
+def test_a_restart_for_the_toolkit_that_was_cut_is_made_by_the_next_run(host: Host) -> None:
+    put(host.root, "/etc/docker/daemon.json", LOGGED)
+    (step,) = containers.steps(work(replace(host.state(), hookless=True)))
+    host.take(replace(step, script=step.script.replace("systemctl enable docker", "exit 137; systemctl enable docker")))
+    assert host.state().pending == "restart"
+    assert host.take(step) == (True, [])
+    assert (host.log()[-1], host.state().pending) == ("systemctl restart docker", "")
 
 
 # ---- the proxy

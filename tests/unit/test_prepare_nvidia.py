@@ -182,7 +182,9 @@ def test_headers_come_before_the_driver(family: str, name: str) -> None:
     assert step.name == f"{name} (the driver builds its module with it)"
     assert step.read
     (finding,) = step.read(False, [f"E: Unable to locate package {name}"]).findings
-    assert (finding.rule, finding.severity) == ("DRIVER-BUILD", "warning")
+    assert (finding.rule, finding.severity) == ("PREPARE-HEADERS", "warning")
+    assert finding.what == f"package {name}: no source of packages has {name}"
+    assert finding.mend.endswith(", where the driver's installation fails")
 
 
 def test_without_a_row_what_is_there_is_made_to_last() -> None:
@@ -239,7 +241,7 @@ def test_other_platforms_have_nothing_to_do_with_it() -> None:
             "and run this again [DRIVER-ORIGIN]",
         ),
         (
-            host(replace(BARE, secure_boot=True)),
+            host(replace(BARE, kernel=Kernel(headers=True, secure_boot=True))),
             "warning: 10.0.0.11: Secure Boot is on, and the kernel loads signed modules only (a driver built on the "
             "host is not loaded); enrol the key that signs the module (mokutil --import), or switch Secure Boot off "
             "[DRIVER-SECUREBOOT]",
@@ -489,7 +491,8 @@ def test_an_answer_is_read() -> None:
     state = nvidia.parse(
         {
             "nvidia-packages": [f"{MAIN} 580.95.05-0ubuntu0.22.04.2", "nvidia-fabricmanager 3:580.95.05-1.el9"],
-            "nvidia-host": ["nouveau", "secureboot", "links", "owned"],
+            "nvidia-host": ["nouveau", "links", "owned"],
+            "kernel-build": ["secureboot"],
             "nvidia-units": ["nvidia-fabricmanager enabled active", "nvidia-persistenced none "],
             "nvidia-files": ["0a /etc/systemd/system/vllm-fleet-gpu.service"],
             "gpu": ["Failed to initialize NVML: Driver/library version mismatch", "rc 18"],
@@ -497,7 +500,7 @@ def test_an_answer_is_read() -> None:
         }
     )  # fmt: skip
     assert (state.version(MAIN), state.version("nvidia-fabricmanager")) == ("580.95.05", "580.95.05")
-    assert (state.nouveau, state.secure_boot, state.links, state.owned, state.blacklisted) == (
+    assert (state.nouveau, state.kernel.secure_boot, state.links, state.owned, state.blacklisted) == (
         True, True, True, True, False,
     )  # fmt: skip
     assert (state.enabled("nvidia-fabricmanager"), state.active("nvidia-fabricmanager")) == (True, True)

@@ -83,6 +83,13 @@ def test_nobody_is_asked_and_configurations_are_kept(machine: Machine) -> None:
         assert f"-o {option} " in first
 
 
+def test_updates_that_ubuntu_brings_to_some_hosts_later_are_not_waited_for(machine: Machine) -> None:
+    machine.tool("apt-get", "exit 0")
+    machine.run(packages.install(DEBIAN, ["nvidia-driver-580-server-open=580.95.05-0ubuntu1"]))
+    for line in (machine.root / "log").read_text().splitlines():
+        assert "-o APT::Get::Always-Include-Phased-Updates=true " in line
+
+
 def test_a_foreign_source_that_is_broken_keeps_nothing_from_being_installed(machine: Machine) -> None:
     machine.tool("apt-get", "case $* in *update*) echo 'E: The repository has no Release file'; exit 100;; esac")
     rc, said = machine.run(packages.install(DEBIAN, ["curl"]))
@@ -165,6 +172,24 @@ def test_dnf_asks_what_was_brought_along_alone(machine: Machine) -> None:
     assert machine.asked("dnf") == [
         "dnf -y --setopt=install_weak_deps=False --setopt=exit_on_lock=True "
         "--disablerepo=* --enablerepo=vllm-fleet install chrony"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("kernel-devel-5.10.0-60.aarch64", " --setopt=disable_excludes=main"),
+        ("kernel-headers", " --setopt=disable_excludes=main"),
+        ("chrony", ""),
+        ("nvidia-kernel-dkms", ""),
+    ],
+)
+def test_an_excluded_kernel_does_not_keep_its_headers_away(machine: Machine, name: str, asked: str) -> None:
+    machine.tool("dnf", "exit 0")
+    assert machine.run(packages.install(REDHAT, [name]))[0] == 0
+    assert machine.asked("dnf") == [
+        f"dnf -y --setopt=install_weak_deps=False --setopt=exit_on_lock=True{asked} "
+        f"--setopt=*.skip_if_unavailable=True install {name}"
     ]
 
 

@@ -113,3 +113,35 @@ def test_a_boot_that_another_run_has_ended_already_is_not_ended_again(tmp_path: 
     text = reboots.command("another-boot")
     subprocess.run(["sh", "-c", text], check=True, timeout=10, env=environment)
     assert not (tmp_path / "called").exists()
+
+
+NPU = RECIPE.replace("platform: cpu", "platform: ascend-a2").replace(
+    "{vllm: 0.32.0}", "{vllm: 0.23.0, vllm_ascend: 0.23.0}"
+)
+
+
+def waited_for(tmp_path: Path, answers: str) -> tuple[int, str]:
+    """Exit code of the wait for the devices, and how often the tool was asked; it answers as the script says."""
+    tool = tmp_path / "npu-smi"
+    tool.write_text(f"#!/bin/sh\necho asked >>{tmp_path}/asked\nn=$(wc -l <{tmp_path}/asked)\n{answers}\n")
+    tool.chmod(0o755)
+    plan = lay(NPU.replace("data_parallel_size: 2", "tensor_parallel_size: 8"), {}, serve=["10.0.0.1"])
+    text = reboots.devices(work(plan)).replace("sleep 2", "sleep 0.01").replace("+ 300", "+ 2")
+    done = subprocess.run(["sh", "-c", f"PATH={tmp_path}:$PATH; {text}"], timeout=20, check=False)
+    return done.returncode, (tmp_path / "asked").read_text().count("asked") if (tmp_path / "asked").exists() else 0
+
+
+def test_npus_that_boot_a_system_of_their_own_are_waited_for(tmp_path: Path) -> None:
+    assert waited_for(tmp_path, "test $n -gt 3") == (0, 4)
+
+
+def test_npus_that_never_answer_are_waited_for_to_an_end(tmp_path: Path) -> None:
+    code, asked = waited_for(tmp_path, "exit 1")
+    assert code == 0 and asked > 4
+
+
+def test_a_host_without_engines_has_no_devices_to_wait_for() -> None:
+    plan = lay(
+        NPU.replace("data_parallel_size: 2", "tensor_parallel_size: 8"), {}, serve=["10.0.0.1"], proxy=["10.0.0.2"]
+    )
+    assert reboots.devices(Work(plan, plan.fleet.nodes[1], Host(), {})) == ""

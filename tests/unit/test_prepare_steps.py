@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fleet.prepare.common import Source
 from tasks import edge, steps, transport
 
 
@@ -52,6 +54,49 @@ def test_what_another_run_did_since_the_host_was_looked_at_stops_this_one(tmp_pa
     assert steps.run("true", 10).done
     assert steps.run("true", 10).done, "what this run did itself does not stop it"
     assert (tmp_path / "lock").read_text() == f"{transport.ME} ended\n"
+
+
+def test_what_a_step_writes_is_for_all_to_read(tmp_path: Path) -> None:
+    """Root's umask is 077 on some systems."""
+    before = os.umask(0o077)
+    try:
+        steps.run(f"mkdir {tmp_path}/folder; touch {tmp_path}/file", 10)
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("folder", "file")] == [0o755, 0o644]
+
+
+def test_a_script_that_is_too_long_for_a_command_is_said_so_and_not_sent(tmp_path: Path) -> None:
+    ran = steps.run(f"touch {tmp_path}/done; : '{'x' * steps.LONGEST}'", 10)
+    assert (ran.done, ran.lost, ran.locked, (tmp_path / "done").exists()) == (False, False, False, False)
+    assert "as a command" in ran.lines[-1]
+    # What is just short enough is taken by Linux, with sudo and the login's shell around it.
+    most = steps.LONGEST - 5000
+    ran = steps.run(f": {'x' * most}; echo yes", 10)
+    assert ran.lines == ["yes"]
+
+
+def test_a_file_is_put_in_its_place_with_the_label_of_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From /var/tmp it comes with user_tmp_t, which services may not read."""
+    said: list[str] = []
+    upload = tmp_path / "a.run"
+    upload.write_text("12345")
+    (tmp_path / "came").write_text("12345")
+    monkeypatch.setattr(steps, "_sent", lambda *_: str(tmp_path / "came"))
+    monkeypatch.setattr(steps, "_full", lambda *_: "")
+    (tmp_path / "bin").mkdir()
+    for name in ("restorecon", "chown"):
+        tool = tmp_path / "bin" / name
+        tool.write_text(f'#!/bin/sh\necho {name} "$@" >>{tmp_path}/calls\ntest {name} = chown\n')
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    its: Any = SimpleNamespace(name="a")
+    path = f"{tmp_path}/there/a.run"
+    assert steps._bring(its, Source(path, "a.run", upload, 5), lambda *f: said.append(str(f)) or [])
+    assert Path(path).read_text() == "12345"
+    assert (said, (tmp_path / "calls").read_text().splitlines()[-1]) == ([], f"restorecon -F {path}")
 
 
 def test_what_only_asks_needs_no_lock(tmp_path: Path) -> None:
