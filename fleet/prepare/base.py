@@ -15,7 +15,7 @@ from fleet import FILES, yamlfile
 from fleet.findings import Finding, FleetError, error, warning
 from fleet.inventory import Node
 from fleet.machine.host import TIME_SERVICES
-from fleet.prepare import ascend_state, common, packages, tuning
+from fleet.prepare import ascend_state, common, kernel_modules, packages, tuning
 from fleet.prepare.common import BROUGHT, DEBIAN, Outcome, Source, Step, Work
 from fleet.recipe import Strict
 from fleet.topology import Plan
@@ -257,20 +257,9 @@ def _packages(work: Work, state: State) -> list[Step]:
         what = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
         found.append(Step(what, packages.install(family, names), 1800, read=packages.reader(work.name, what)))
     for name in dict.fromkeys(n.name(family, work.host.kernel) for n in missing if n.optional):
-        found.append(Step(f"package {name}", packages.install(family, [name]), 1800, read=_as_warning(work.name, name)))
+        read = kernel_modules.headers_reader(work.name, name)
+        found.append(Step(f"package {name}", packages.install(family, [name]), 1800, read=read))
     return found
-
-
-def _as_warning(host: str, name: str) -> Callable[[bool, Sequence[str]], Outcome]:
-    def read(well: bool, lines: Sequence[str]) -> Outcome:
-        if well:
-            return Outcome()
-        told = packages.fault(host, f"package {name}", lines)
-        why = "a driver that has no module for just this kernel builds one with it"
-        mend = f"{told.mend}, where the driver's installation fails"
-        return Outcome((warning("PREPARE-HEADERS", host, told.what, mend, why),))
-
-    return read
 
 
 def _time(work: Work, state: State) -> list[Step]:

@@ -103,11 +103,13 @@ def building(work: Work, state: State) -> Step | None:
     if state.headers or work.host.in_container or not family:
         return None
     name = f"linux-headers-{kernel}" if family == DEBIAN else f"kernel-devel-{kernel}"
-    script, read = packages.install(family, [name]), _as_warning(work.name, name)
+    script, read = packages.install(family, [name]), headers_reader(work.name, name)
     return Step(f"{name} (the driver builds its module with it)", script, seconds=1200, read=read)
 
 
-def _as_warning(host: str, name: str) -> Callable[[bool, Sequence[str]], Outcome]:
+def headers_reader(host: str, name: str) -> Callable[[bool, Sequence[str]], Outcome]:
+    """Headers that do not come are a warning: a driver may bring a module for just this kernel."""
+
     def read(done: bool, lines: Sequence[str]) -> Outcome:
         if done:
             return Outcome()
