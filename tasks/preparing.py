@@ -211,7 +211,7 @@ def _sum_up(plan: Plan) -> None:
     names = [node.name for node in plan.fleet.nodes if node.name in _changes]
     if not names or not edge.steps:
         return
-    if not edge.ended():
+    if not edge.ended() and edge.hosts_left():
         click.echo("\nThe run broke off: no host is known to be ready. Run it again, it goes on from there", file=out)
         return
     width = max(map(len, names))
