@@ -32,20 +32,8 @@ unit: setup
 	$(BIN)/pytest tests/unit $(addprefix --ignore=, $(WAITING)); computing=$$?; \
 	wait $$waiting; waited=$$?; cat .pytest_waiting.log; rm -f .pytest_waiting.log; test $$computing$$waited = 00
 
-# The real engine computes, and has time; everything else mostly waits, and goes first on the machine's cores.
-REAL := $(addprefix tests/fleet/test_, serve_real.py topologies_real.py)
-
-# In CI one after the other, for what else its machine does is not known.
-ifdef VLLM_FLEET_CI
 fleet: setup
 	@$(BIN)/pytest tests/fleet
-else
-fleet: setup
-	@VLLM_FLEET_BESIDE=1 nice -n 15 $(BIN)/pytest $(REAL) >.pytest_real.log 2>&1 & real=$$!; \
-	$(BIN)/pytest tests/fleet $(addprefix --ignore=, $(REAL)); rest=$$?; \
-	echo "waiting for the tests with the real engine"; wait $$real; did=$$?; cat .pytest_real.log; rm -f .pytest_real.log; \
-	test $$rest$$did = 00
-endif
 
 docs: setup
 	@$(BIN)/python scripts/topologies.py

@@ -15,9 +15,7 @@ import yaml
 from lab.fleet import Lab
 
 REPOSITORY = Path(__file__).parents[2]
-# Two runs beside each other, as `make fleet` has them, need a lab each.
-NAME, NET = ("besidetest", "10.231.79") if os.environ.get("VLLM_FLEET_BESIDE") else ("fleettest", "10.231.80")
-SUBNET = f"{NET}.0/24"
+NAME, SUBNET = "fleettest", "10.231.80.0/24"
 # The stand-in engine outside an image: its flag tables lie beside its folder.
 STAND_IN = {
     str(REPOSITORY / "lab" / "standin"): "/opt/standin",
@@ -60,7 +58,7 @@ class Fleet:
         for group, names in self.groups.items():
             entries = []
             for name in names:
-                data = {"ssh_hostname": addresses.get(name, f"{NET}.99"), **self.hosts.get(name, {})}
+                data = {"ssh_hostname": addresses.get(name, "10.231.80.99"), **self.hosts.get(name, {})}
                 entries.append(repr(name) if name in seen else repr((name, data)))
                 seen.add(name)
             lines.append(f"{group} = [{', '.join(entries)}]")

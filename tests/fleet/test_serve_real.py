@@ -14,12 +14,12 @@ import yaml
 
 from lab.fleet import Lab
 from lab.venvs import base_prefix
-from tests.fleet.conftest import NAME, NET, Fleet, access
+from tests.fleet.conftest import NAME, Fleet, access
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 A, B = f"{NAME}-0", f"{NAME}-1"
-ENTRY = f"http://{NET}.10:8080"
+ENTRY = "http://10.231.80.10:8080"
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 12
 RECIPES = Path(__file__).parents[2] / "files" / "recipes" / "lab"
 
@@ -67,8 +67,8 @@ def replicas(fleet: Fleet) -> str:
 
 def test_two_replicas_answer_through_the_front_door_as_each_does_alone(replicas: str) -> None:
     assert replicas.strip()
-    assert complete(f"http://{NET}.10:8000") == replicas
-    assert complete(f"http://{NET}.11:8000") == replicas
+    assert complete("http://10.231.80.10:8000") == replicas
+    assert complete("http://10.231.80.11:8000") == replicas
 
 
 def test_the_front_door_shows_the_api_alone(replicas: str) -> None:
@@ -96,7 +96,7 @@ def test_prefill_and_decode_give_the_same_text_and_the_cache_really_crosses(
     apart.data["recipe"] = "lab/prefill-decode"
     done = apart.fleet("--yes", timeout=600)
     assert done.code == 0, done.text
-    decode = f"http://{NET}.11:8000"
+    decode = "http://10.231.80.11:8000"
     before = metric(decode, "vllm:prompt_tokens_by_source_total", "external_kv_transfer")
 
     assert complete(ENTRY) == replicas
@@ -105,7 +105,7 @@ def test_prefill_and_decode_give_the_same_text_and_the_cache_really_crosses(
     computed = metric(decode, "vllm:prompt_tokens_by_source_total", "local_compute")
     assert crossed >= 200, "the prompt's cache came over the network"
     assert computed <= 32, "decode computed next to nothing of a prompt itself"
-    assert metric(f"http://{NET}.10:8000", "vllm:prompt_tokens_by_source_total", "local_compute") >= 200
+    assert metric("http://10.231.80.10:8000", "vllm:prompt_tokens_by_source_total", "local_compute") >= 200
 
 
 def test_a_flag_that_the_engine_refuses_is_named_in_one_line(fleet: Fleet, tmp_path: Path) -> None:
