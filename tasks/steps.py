@@ -14,7 +14,8 @@ import click
 from paramiko import SSHException
 from pyinfra.api.command import StringCommand
 
-from fleet.findings import Finding, error
+from fleet import bundle
+from fleet.findings import Finding, FleetError, error
 from fleet.prepare import common, reboots
 from fleet.prepare.common import Outcome, Source, Step, Work
 from tasks import edge, transport
@@ -45,9 +46,12 @@ class Ran:
 
 def take(its: Work, step: Step, say: Say) -> bool:
     """Bring what the step needs, run it, read what it said."""
-    for source in step.sources:
-        if source.upload and not _bring(its, source, say):
+    try:
+        if not all(_bring(its, source, say) for source in step.sources if source.upload):
             return False
+    except FleetError as exc:  # a file here that cannot be read
+        say(*exc.findings)
+        return False
     if edge.changes_are_detected():
         edge.tell(step.name)
     with still(step.name):
@@ -130,7 +134,6 @@ def _bring(its: Work, source: Source, say: Say) -> bool:
     assert source.upload
     wanted = source.sha256 or _sum_of(source.upload)
     name = f"{wanted[:16]}-{source.name}"
-    size = source.upload.stat().st_size
     ran = run(f"echo '{wanted}  {source.path}' | sha256sum -c --status - && exit 0\n{_room(name)}", 600, claims=False)
     if ran.done:
         return True
@@ -138,8 +141,8 @@ def _bring(its: Work, source: Source, say: Say) -> bool:
         what = f"{source.upload} is not what its checksum says"
         say(error("PREPARE-UPLOAD", its.name, what, "copy it again from where it came"))
         return False
-    if full := _full(ran.lines, size):
-        what = f"{full} has no room for {source.name}, {size / 1e9:.2f} GB"
+    if full := _full(ran.lines, source.size):
+        what = f"{full} has no room for {source.name}, {source.size / 1e9:.2f} GB"
         say(error("PREPARE-UPLOAD", its.name, what, "free some space there, and run again"))
         return False
     there = _sent(its, source, name, say)
@@ -223,7 +226,7 @@ def _sent(its: Work, source: Source, name: str, say: Say) -> str:
 
 def _sum_of(path: Path) -> str:
     if path not in _sums:
-        _sums[path] = transport.sum_of(path)
+        _sums[path] = bundle.digest(path, lambda _: time.sleep(0))  # others go on meanwhile
     return _sums[path]
 
 

@@ -6,7 +6,6 @@ With ``tasks/edge.py`` the place that knows pyinfra's and paramiko's insides.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 import shlex
 import socket
@@ -202,13 +201,3 @@ def _own_folder(sftp: SFTPClient) -> str:
     if not stat.S_ISDIR(mode) or found.st_uid != me or mode & 0o077:
         raise OSError(f"{folder} is not a folder of the login's alone; remove it, if it is not yours")
     return folder
-
-
-def sum_of(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            time.sleep(0)  # others go on meanwhile
-    return digest.hexdigest()

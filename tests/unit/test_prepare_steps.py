@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fleet.prepare.common import Source
+from fleet.prepare.common import Source, Step
 from tasks import edge, steps, transport
 
 
@@ -97,6 +97,19 @@ def test_a_file_is_put_in_its_place_with_the_label_of_the_place(
     assert steps._bring(its, Source(path, "a.run", upload, 5), lambda *f: said.append(str(f)) or [])
     assert Path(path).read_text() == "12345"
     assert (said, (tmp_path / "calls").read_text().splitlines()[-1]) == ([], f"restorecon -F {path}")
+
+
+def test_a_file_that_went_away_here_is_told_and_nothing_is_run(tmp_path: Path) -> None:
+    said: list[str] = []
+    its: Any = SimpleNamespace(name="a")
+    source = Source(f"{tmp_path}/there", "a.run", tmp_path / "a.run", 5, "0" * 64)
+    step = Step("a", f"touch {tmp_path}/ran", sources=(source,))
+    assert not steps.take(its, step, lambda *found: [said.append(f.line()) for f in found])
+    assert said == [
+        f"error: {tmp_path}/a.run: cannot read: no such file or directory; mend its rights, or run as who may read it "
+        "[BUNDLE-READ]"
+    ]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_only_asks_needs_no_lock(tmp_path: Path) -> None:
