@@ -3,6 +3,7 @@
 pyinfra inventories/a3-pd.py deploy/drivers.py
 """
 
+from fleet.prepare import reboots
 from tasks import guard, preparing
 from tasks.edge import host
 
@@ -15,7 +16,7 @@ if platform.startswith("ascend"):
     preparing.bring(name="driver and firmware of the NPUs", plan=plan, part="ascend")
 if platform == "nvidia":
     preparing.bring(name="driver and fabric manager of the GPUs", plan=plan, part="nvidia")
-for wave in host.loop(preparing.waves(plan)):
+for wave in host.loop(reboots.waves(plan)):
     preparing.restart(name=f"restart where needed: {', '.join(wave)}", plan=plan, wave=wave)
 if platform.startswith("ascend"):
     preparing.bring(name="CANN for engines outside containers", plan=plan, part="cann")

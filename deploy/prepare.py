@@ -6,6 +6,7 @@ Run again it changes nothing; a run that was cut goes on. Each part can be run a
 reboot.py, containers.py, images.py, firewall.py. See docs/prepare.md.
 """
 
+from fleet.prepare import reboots
 from fleet.prepare.parts import PARTS
 from tasks import guard, preparing
 from tasks.edge import host
@@ -19,7 +20,7 @@ if platform.startswith("ascend"):
     preparing.bring(name="driver and firmware of the NPUs", plan=plan, part="ascend")
 if platform == "nvidia":
     preparing.bring(name="driver and fabric manager of the GPUs", plan=plan, part="nvidia")
-for wave in host.loop(preparing.waves(plan)):
+for wave in host.loop(reboots.waves(plan)):
     preparing.restart(name=f"restart where needed: {', '.join(wave)}", plan=plan, wave=wave)
 if platform.startswith("ascend"):
     preparing.bring(name="CANN for engines outside containers", plan=plan, part="cann")

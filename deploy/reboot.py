@@ -3,10 +3,11 @@
 pyinfra inventories/a3-pd.py deploy/reboot.py
 """
 
+from fleet.prepare import reboots
 from tasks import guard, preparing
 from tasks.edge import host
 
 plan = guard.current_plan()
 
-for wave in host.loop(preparing.waves(plan)):
+for wave in host.loop(reboots.waves(plan)):
     preparing.restart(name=f"restart where needed: {', '.join(wave)}", plan=plan, wave=wave)

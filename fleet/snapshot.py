@@ -98,8 +98,8 @@ def command(question: Question, more: Sequence[str] = ()) -> str:
     return "; ".join([*parts, *more, ends]) + "; true"
 
 
-def parse(lines: Iterable[str]) -> Snapshot:
-    """Read the answer; a ValueError says what was missing."""
+def split(lines: Iterable[str]) -> dict[str, list[str]]:
+    """An answer's lines by the mark that they follow, without empty ones."""
     sections: dict[str, list[str]] = {}
     current: list[str] = []
     for line in lines:
@@ -107,8 +107,20 @@ def parse(lines: Iterable[str]) -> Snapshot:
             current = sections.setdefault(line[len(MARK) + 1 :].strip(), [])
         elif line.strip():
             current.append(line)
+    return sections
+
+
+def answered(lines: Iterable[str]) -> dict[str, list[str]]:
+    """The sections of a whole answer; a ValueError where it is none."""
+    sections = split(lines)
     if not sections.get("uid"):
         raise ValueError("the host's answer has no user id")
+    return sections
+
+
+def parse(lines: Iterable[str]) -> Snapshot:
+    """Read the answer; a ValueError says what was missing."""
+    sections = answered(lines)
     interfaces = _addresses(sections.get("address", []))
     links = {_link_name(line): line for line in sections.get("link", [])}
     up = {name for name, line in links.items() if {"UP", "LOWER_UP"} <= set(_flags(line))}

@@ -13,7 +13,7 @@ import click
 from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
 
-from fleet import bundle, stacks, waivers
+from fleet import bundle, snapshot, stacks, waivers
 from fleet.findings import Finding, counted, error, errors
 from fleet.prepare import parts, reboots
 from fleet.prepare.common import Work
@@ -27,8 +27,6 @@ FRESH_SECONDS = 120.0
 QUESTION_SECONDS = 300
 # Sections of an answer that may hold a password.
 SECRET = ("daemonjson",)
-
-waves = reboots.waves
 
 _works: dict[str, tuple[float, Work]] = {}
 _changes: dict[str, list[str]] = {}
@@ -48,9 +46,9 @@ def look(plan: Plan) -> Work | None:
     sudo = asking.tries_sudo()
     text = asking.as_root(script) if sudo else script
     with transport.unseen(edge.current_host()):
-        done, output, _ = edge.run_here(StringCommand(text), as_login=sudo)
+        _, output, _ = edge.run_here(StringCommand(text), as_login=sudo)
     try:
-        sections = parts.read(output if done or output else [])
+        sections = snapshot.answered(output)
     except ValueError:
         _say(asking.no_answer(asking.NO_SUDO if output[-1:] == [asking.NO_SUDO] else None))
         return None
@@ -60,7 +58,7 @@ def look(plan: Plan) -> Work | None:
         mend = "set _sudo = True in the inventory's group_data, or ssh_user = 'root'"
         _say(error("HOST-ROOT", host.name, "the run has no root rights here", mend))
         return None
-    its = parts.work(plan, node, sections, _bundle(plan.fleet.settings.bundle), stacks.of_plan(plan))
+    its = parts.work(plan, node, sections, _bundle(plan.fleet.settings.bundle), _stack(stacks.name_of(plan)))
     _works[host.name] = (time.monotonic(), its)
     return its
 
@@ -69,6 +67,12 @@ def look(plan: Plan) -> Work | None:
 def _bundle(folder: str | None) -> bundle.Bundle | None:
     """The bundle on this machine; that it can be read was seen before anything was connected to."""
     return bundle.read(Path(folder)) if folder else None
+
+
+@cache
+def _stack(name: str | None) -> stacks.Stack | None:
+    """The row of the catalogue; that it is there was seen before anything was connected to."""
+    return stacks.find(name) if name else None
 
 
 def _say(*findings: Finding) -> list[Finding]:

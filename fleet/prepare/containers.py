@@ -10,13 +10,12 @@ import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 
 from fleet.findings import Finding, error, warning
 from fleet.inventory import Node
 from fleet.machine import scope
 from fleet.prepare import daemon, packages
-from fleet.prepare.common import DEBIAN, Outcome, Step, Work, plain
+from fleet.prepare.common import DEBIAN, Outcome, Step, Work, plain, sum_of
 from fleet.prepare.daemon import CONFIG, PENDING, PROXY
 from fleet.topology import Plan
 
@@ -142,7 +141,7 @@ def _change(work: Work, state: State) -> _Change:
     keys = daemon.changed(old, new)
     # Another service of this host has its own there; without them each run would restart Docker.
     drop_in = proxy_text(work, state.no_proxy if work.plan.fleet.settings.service else ())
-    proxy = drop_in if drop_in and sha256(drop_in.encode()).hexdigest() != state.proxy else ""
+    proxy = drop_in if drop_in and sum_of(drop_in) != state.proxy else ""
     restarts = bool(proxy) or not daemon.reloads(keys) or state.pending == "restart" or state.hookless
     return _Change(keys, daemon.text(new) if keys else "", proxy, restarts or bool(state.pending and not state.active))
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
-from fleet.prepare.common import KEPT, write
+from fleet.prepare.common import KEPT, sum_of, write
 
 CONFIG = "/etc/docker/daemon.json"
 PROXY = "/etc/systemd/system/docker.service.d/vllm-fleet-proxy.conf"
@@ -126,7 +125,7 @@ def configure_text(proxy: str, text: str, old_sum: str, restart: bool, config: s
     pending = "restart" if restart else "reload"
     lines = [f"{WAIT}f={config}; p={PROXY}; n={PENDING}; umask 077; mkdir -p -m 755 {KEPT}"]
     if text:
-        new = sha256(text.encode()).hexdigest()
+        new = sum_of(text)
         lines += [
             "mkdir -p -m 755 ${f%/*}; cat >$f.new || exit 1",
             f'[ "$(sha256sum <$f.new)" = "{new}  -" ] || '

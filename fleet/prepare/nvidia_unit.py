@@ -7,9 +7,7 @@ Debian's and Ubuntu's own daemon starts with it switched off.
 
 from __future__ import annotations
 
-from hashlib import sha256
-
-from fleet.prepare.common import write
+from fleet.prepare.common import sum_of, write
 from fleet.prepare.nvidia_state import OURS, PERSISTENCE, PROGRAM, UNIT, State
 
 SCRIPT = """\
@@ -43,7 +41,7 @@ TimeoutStartSec=180
 [Install]
 WantedBy=multi-user.target
 """
-SUMS = {UNIT: sha256(TEXT.encode()).hexdigest(), PROGRAM: sha256(SCRIPT.encode()).hexdigest()}
+SUMS = {UNIT: sum_of(TEXT), PROGRAM: sum_of(SCRIPT)}
 
 
 def right(state: State) -> bool:

@@ -34,20 +34,6 @@ def question(plan: Plan, node: Node) -> str:
     return "\n".join([*parts, *(text for module in PARTS.values() for text in module.sections(plan, node))])
 
 
-def read(lines: list[str]) -> dict[str, list[str]]:
-    """The answer by section; a ValueError where there is none."""
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in lines:
-        if line.startswith(f"{MARK} "):
-            current = sections.setdefault(line[len(MARK) + 1 :].strip(), [])
-        elif line.strip():
-            current.append(line)
-    if not sections.get("uid"):
-        raise ValueError("the host's answer has no user id")
-    return sections
-
-
 def work(plan: Plan, node: Node, sections: Mapping[str, list[str]], bundle: Bundle | None, stack: Stack | None) -> Work:
     """One host with all that its answer says."""
     states: dict[str, Any] = {name: module.parse(sections) for name, module in PARTS.items()}

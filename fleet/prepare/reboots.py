@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from fleet.findings import Finding, error
-from fleet.prepare import common, parts
+from fleet.prepare import common, drivers, parts
 from fleet.prepare.common import REBOOT_NOTE, Work
 from fleet.topology import Plan
 
@@ -98,9 +98,8 @@ def refuse(work: Work) -> list[Finding]:
         mend = "restart it, and run this again; or leave reboot out of the inventory"
         return [error("REBOOT-NEEDED", work.name, f"it must be restarted: {'; '.join(why)}", mend)]
     if work.host.serving and settings.reboot != "even-if-serving":
-        units = ", ".join(work.host.serving)
         mend = "stop them and run this again, or set reboot = 'even-if-serving'"
-        what = f"it must be restarted ({'; '.join(why)}), and {units} serve{'s' * (len(work.host.serving) == 1)}"
+        what = f"it must be restarted ({'; '.join(why)}), and {drivers.serving(work)}"
         return [error("REBOOT-SERVING", work.name, what, mend)]
     return []
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fleet import snapshot
 from fleet.findings import Finding
 from fleet.inventory import Node
 from fleet.machine import devices
@@ -129,14 +130,7 @@ def ask(
         ["sh", "-c", text], env={"PATH": f"{root}/bin:/usr/bin:/bin"}, capture_output=True, text=True, timeout=300
     )
     assert done.stderr == "", done.stderr
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in done.stdout.splitlines():
-        if line.startswith("@@ "):
-            current = sections.setdefault(line[3:], [])
-        elif line.strip():
-            current.append(line)
-    return sections
+    return snapshot.split(done.stdout.splitlines())
 
 
 def _tools(one: dict[str, Any]) -> list[str]:

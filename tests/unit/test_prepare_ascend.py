@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from fleet import snapshot
 from fleet.machine.npu_table import Board, Chip, Process
 from fleet.machine.npu_table import State as Table
 from fleet.prepare import ascend, ascend_run, kernel_modules
@@ -649,7 +650,7 @@ def kernel_of(folder: Path) -> Kernel:
     """What a machine answers whose files of /boot and of the firmware lie in a folder."""
     text = "\n".join(kernel_modules.sections()).replace("ls /boot", f"ls {folder}/boot")
     _, lines = sh(text.replace("/sys/firmware", f"{folder}/firmware"), folder)
-    return kernel_modules.parse(by_section(lines))
+    return kernel_modules.parse(snapshot.split(lines))
 
 
 def test_the_boot_loader_tells_what_the_next_start_takes(tmp_path: Path) -> None:
@@ -685,16 +686,6 @@ def test_names_of_users_are_not_trusted() -> None:
     assert (state.user, state.group) == ("HwHiAiUser", "HwHiAiUser")
 
 
-def by_section(lines: list[str]) -> dict[str, list[str]]:
-    sections: dict[str, list[str]] = {}
-    for line in lines:
-        if line.startswith("@@ "):
-            current = sections.setdefault(line[3:], [])
-        else:
-            current.append(line)
-    return sections
-
-
 def asked(tmp_path: Path, files: dict[str, str] | None = None, **more: Any) -> State:
     """A dressed host's answer to the whole question."""
     from lab.scenario import scenario
@@ -719,7 +710,7 @@ def test_a_dressed_host_answers(tmp_path: Path) -> None:
 
 def test_a_machine_without_npus_answers(tmp_path: Path) -> None:
     _, lines = sh("\n".join(["echo '@@ uid'", *ascend.sections(A3, A3.fleet.nodes[0])]), tmp_path)
-    state = ascend.parse(by_section(lines))
+    state = ascend.parse(snapshot.split(lines))
     assert (state.driver, state.firmware, state.running, state.begun, state.fresh) == (None, None, None, False, False)
 
 

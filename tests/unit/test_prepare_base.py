@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fleet import snapshot
 from fleet.bundle import Bundle, File
 from fleet.prepare import base, common, packages, tuning
 from fleet.prepare.common import Step, Work
@@ -60,14 +61,7 @@ def sections_of(text: str, env: Mapping[str, str] | None = None) -> dict[str, li
     """What sh answers, quietly."""
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, timeout=20, env=env)
     assert done.stderr == "", done.stderr
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in done.stdout.splitlines():
-        if line.startswith("@@ "):
-            current = sections.setdefault(line[3:], [])
-        elif line.strip():
-            current.append(line)
-    return sections
+    return snapshot.split(done.stdout.splitlines())
 
 
 def rooted(text: str, root: Path) -> str:
